@@ -19,6 +19,7 @@ EXPECTED = (
     "event: worker leaves",
     "event: coordinator leaves",
     "event: taken back",
+    "event: taken over",
     "event: written to another dataset",
     "event: task failed",
     "fault: answer lost",

@@ -27,6 +27,8 @@ from simulator.core.fibers import EPOCH_MS
 from simulator.core.outcome import Violation
 from simulator.fleet import rules
 from simulator.fleet.scenario import (
+    COLLECT_EVERY_MS,
+    COLLECT_FIRST_MS,
     COORDINATOR,
     FAILOVER_MS,
     SMALL_QUEUE,
@@ -101,8 +103,12 @@ class Judge:
         self.is_peace = False
         self.paused_ms: int | None = None
         """Since when the small queue is paused, in peace."""
+        self.is_taken = False
+        """An operator has asked to take over what owners that are gone have left."""
         self.is_quiet = False
         """Nothing healthy is to be written any more."""
+        self._collected_ms: dict[str, int] = {}
+        """By URL, when it was last cared for."""
         self._facts = {name: _Facts(names=place.names) for name, place in world.places.items()}
         self._strays: set[str] = set()
         """Objects that were written in the place of a dataset, by processes that knew the one before."""
@@ -246,6 +252,8 @@ class Judge:
         before, facts.ledger = facts.ledger, ledger
         if process is None:
             return
+        if place.plan.is_foreign and not self.is_taken and before.epoch != ledger.epoch:
+            raise self.fail(rules.FENCED, f"{process.name} takes {place.plan.name} from its owner")
         for compaction in ledger.compactions:
             old = before.get(compaction.id)
             if old != compaction:
@@ -535,13 +543,34 @@ class Judge:
         """Of what can be done."""
         for name, place in self._world.places.items():
             plan = place.plan
-            if not plan.is_healthy or plan.is_idle or (plan.is_hot and not with_hot):
+            is_able = plan.is_healthy or (plan.is_foreign and self.is_taken)
+            if not is_able or plan.is_idle or (plan.is_hot and not with_hot):
                 continue
             if active := self._facts[name].ledger.active():
                 return f"{name} has {active[0].id}, which is {active[0].state.name}"
             if wanting := place.wanting:
                 return f"{name} has enough in {', '.join(wanting)}"
         return None
+
+    def collected(self, url: str) -> None:
+        """A dataset is cared for."""
+        self._collected_ms[url] = self._world.now_ms
+
+    def check_cared(self) -> None:
+        """Every dataset was cared for lately."""
+        since_ms = self._world.now_ms - COLLECT_EVERY_MS - COLLECT_FIRST_MS
+        for place in self._world.places.values():
+            if place.plan.is_healthy and self._collected_ms.get(place.url, 0) < since_ms:
+                last_ms = self._collected_ms.get(place.url)
+                raise self.fail(rules.CARED, f"{place.plan.name} was last cared for at {last_ms} ms")
+
+    def check_told(self) -> None:
+        """What owners that are gone have left is told, and nothing else is."""
+        alive = [seen.says for seen in self._world.files.members.listed() if seen.is_alive]
+        told = {one.url for says in alive if says is not None for one in says.overdue if one.elsewhere}
+        wanted = {place.url for place in self._world.places.values() if place.plan.is_foreign}
+        if told != wanted:
+            raise self.fail(rules.TOLD, f"{sorted(told)} are told to be elsewhere, not {sorted(wanted)}")
 
     def check_anew(self) -> None:
         """What was written to another dataset was taken back."""

@@ -22,6 +22,7 @@ from simulator.fleet.shelves import PATTERN, Place
 from simulator.fleet.world import FLEET, Process, World
 
 _LOOK_MS = 1_000
+_OWNER_LOOKS_MS = 5_000
 _AWAY_MS = 25_000
 _ANEW_MS = 30_000
 _AT_A_WRITE_SHARE = 0.7
@@ -118,6 +119,13 @@ class MadeAnew:
         for unit in range(place.plan.units):
             place.add(unit, MIN_SOURCES)
         self.is_over = True
+
+
+def owner(world: World, place: Place) -> None:
+    """Coordinates a dataset as its own process does, until nothing goes wrong any more."""
+    while not world.is_calm:
+        place.owner_compacts()
+        world.scheduler.sleep_ms(_OWNER_LOOKS_MS)
 
 
 def vandal(world: World, judge: Judge) -> None:

@@ -2,7 +2,7 @@
 
 1. Threads: what goes on beside the caller is a fiber of its own; waiting for tasks lets virtual time pass.
 2. Times that would make runs long: rest before a leadership is given back, how long old catalogs are kept and
-   dead members remembered, and how often that is looked at (`scenario`).
+   dead members remembered, how often that is looked at, and how often datasets are cared for (`scenario`).
 3. Errors are not searched for secrets, and the log is silent; the trace has it all.
 """
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import lithify.base.errors
 import lithify.service.worker_pool
-from lithify.fleet import coordinator, managed_dataset
+from lithify.fleet import coordinator, garbage_times, managed_dataset
 from lithify.fleet.catalog import history
 from simulator.core.replacing import replacing
 from simulator.core.waiting import InFibers, wait_for_futures
@@ -29,6 +29,10 @@ def replacements(world: World) -> Iterator[None]:
     with replacing(InFibers(world.scheduler)) as put:
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, _LEAST_WAIT_MS))
         put(managed_dataset, "REST_S", scenario.REST_S)
+        put(garbage_times, "_AFTER_MS", scenario.COLLECT_AFTER_MS)
+        put(garbage_times, "_AT_LEAST_MS", scenario.COLLECT_EVERY_MS)
+        put(garbage_times, "_FIRST_MS", scenario.COLLECT_FIRST_MS)
+        put(garbage_times, "_EVERY_MS", scenario.COLLECT_EVERY_MS)
         put(history, "KEEP_MS", scenario.KEEP_MS)
         put(coordinator, "RUN_EVERY_S", scenario.TRUNCATE_EVERY_S)
         put(coordinator, "FORGOTTEN_AFTER_MS", scenario.FORGOTTEN_AFTER_MS)

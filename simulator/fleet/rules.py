@@ -18,6 +18,9 @@
 | GONE       | in the end those that nobody needs are gone                                                |
 | SURVIVES   | nothing that is wrong with a dataset, or the store, ends a coordinator or a worker         |
 | ANEW       | a dataset that was made anew is worked on, and nothing of the one before stays in its place |
+| TOLD       | what is wanted and coordinated elsewhere is told, and nothing else is                      |
+| FENCED     | no owner that is alive is fenced                                                           |
+| CARED      | garbage and history of every dataset, idle ones too, are cared for again and again         |
 | LEFT       | in the end nobody leads anything, and no board has a hint                                  |
 
 Of admission (`admission_rules`):
@@ -59,6 +62,9 @@ NEEDED = "no catalog goes that somebody needs"
 GONE = "catalogs that nobody needs go"
 SURVIVES = "nothing ends a coordinator or a worker"
 ANEW = "a dataset that was made anew is another one"
+TOLD = "what is wanted and coordinated elsewhere is told, and nothing else"
+FENCED = "an owner that is alive is not fenced"
+CARED = "every dataset is cared for again and again"
 LEFT = "nothing is left over"
 TURNS = "no dataset with work waits for more claims than stated"
 BAND = "the best priority class is admitted first, but for fair claims"

@@ -26,6 +26,8 @@ KEEP_MS = 20_000
 TRUNCATE_EVERY_S = 10.0
 FORGOTTEN_AFTER_MS = 90_000
 """In place of a day, five minutes and an hour."""
+COLLECT_AFTER_MS, COLLECT_FIRST_MS, COLLECT_EVERY_MS = 20_000, 60_000, 150_000
+"""In place of ten minutes, an hour and a day."""
 SWEEP_MS = 300_000
 """The longest time between two looks at a dataset of which nothing is known."""
 FAILOVER_MS = 45_000
@@ -86,13 +88,15 @@ class ShelfPlan:
     """For good."""
     pause_ms: int = 20_000
     """Mean time between two arrivals, where it is not hot."""
+    is_foreign: bool = False
+    """An owner coordinates it, which works until nothing goes wrong any more, and is gone then."""
     trouble: tuple[Trouble, int, int] | None = None
     """Its kind, when it begins and when it ends."""
 
     @property
     def is_healthy(self) -> bool:
         """Whether all its work can be done."""
-        return not (self.is_poisoned or self.is_damaged)
+        return not (self.is_poisoned or self.is_damaged or self.is_foreign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,8 @@ def _shelves(rng: random.Random) -> tuple[ShelfPlan, ...]:
         shelves[2] = replace(shelves[2], is_poisoned=True, units=1, trouble=None, tenant=None)
     elif rng.random() < 0.5:
         shelves[2] = replace(shelves[2], is_damaged=True, trouble=None)
+    if not shelves[3].is_hot and shelves[3].units == 1:
+        shelves[3] = replace(shelves[3], is_foreign=True, trouble=None)
     return tuple(shelves)
 
 

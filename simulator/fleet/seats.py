@@ -163,6 +163,18 @@ class CoordinatorSeat(Seat):
                 observer=world.observer(process.name),
             )
 
+        done: list[tuple[str, int | None]] = []
+
+        def collect(url: str, rule: DatasetRule) -> None:
+            world.count("event: collects")
+            judge.collected(url)
+            done.append((url, None))
+
+        def take_done() -> tuple[tuple[str, int | None], ...]:
+            ended = tuple(done)
+            done.clear()
+            return ended
+
         watch = WatchPorts(
             opened,
             coordinator,
@@ -175,11 +187,12 @@ class CoordinatorSeat(Seat):
             process.files,
             watch,
             lambda rule: list(world.by_url),
-            lambda url, rule: world.count("event: collects"),
+            collect,
             process.clock,
             "host",
             "0.1.0",
             looks_at_once=world.scenario.looks_at_once,
+            collected=take_done,
         )
 
 

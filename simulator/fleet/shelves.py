@@ -18,6 +18,7 @@ from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.planning.admission import Capacity
 from lithify.protocol.backlog import Backlog
+from lithify.protocol.lease import EpochHeld, Lease
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal, TaskIdentity
 from lithify.protocol.work import RangeJob, RangeOutcome, RangeWork
@@ -119,6 +120,12 @@ class Shelf(OwnLedgerDataset[Names, Spec, None, Named]):
                 raise DatasetNotFound(f"{self.url} is not there")
             self._place.looked(self._process)
         return () if version is None else decode(version.data, self.index.key(version.id))
+
+    def why_held(self, epoch: int, lease: Lease | None) -> EpochHeld | None:
+        is_ours = lease is not None and lease.proves(epoch, self.has_taken, self.may_have_taken)
+        return (
+            EpochHeld("its owner may be alive", "") if self._place.plan.is_foreign and not is_ours else None
+        )
 
     def backlog(self, snapshot: Names, now_ms: int) -> tuple[Backlog, ...]:
         return tuple(
@@ -259,6 +266,15 @@ class Place:
             new.append((name, self.plan.source_bytes))
         if new:
             self.truth.change(lambda names: (*names, *new))
+
+    def owner_compacts(self) -> None:
+        """Do what an owner does with all it finds."""
+        for unit in self.wanting:
+            task = Task(
+                self.plan.name, self.world.ids.ulid(self.world.now_ms), tuple(by_unit(self.names)[unit]), 1
+            )
+            made = self.made(task, 0)
+            self.truth.change(lambda names: (*(n for n in names if n[0] not in task.sources), made))  # noqa: B023
 
     def backup(self) -> dict[str, bytes]:
         """All its objects."""

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from lithify.fleet.catalog import changes
@@ -25,6 +26,7 @@ from simulator.fleet.people import (
     Arrivals,
     MadeAnew,
     coming,
+    owner,
     person,
     queue_limits,
     restore,
@@ -36,6 +38,7 @@ from simulator.fleet.replaced import replacements
 from simulator.fleet.scenario import (
     BUSY_MS,
     FAILOVER_MS,
+    MAX_SOURCES,
     MIN_SOURCES,
     QUIET_MS,
     REST_S,
@@ -58,6 +61,9 @@ _WOKEN_SHARE = 0.5
 """Of datasets where something arrives; the others are looked at in their turn."""
 _UNSETTLED_MS = 180_000
 """By the end of it all know who has come and gone."""
+_TOLD_MS = 420_000
+"""The longest pause between two polls, the pause of a dataset that is elsewhere, and the patience before what
+stands is told."""
 _REST_MS = round(REST_S * 1_000) + 60_000
 
 
@@ -93,6 +99,8 @@ def _play(world: World, judge: Judge) -> None:
         world.scheduler.spawn(one.run)
     for place in world.places.values():
         world.scheduler.spawn(partial(trouble, world, place))
+        if place.plan.is_foreign:
+            world.scheduler.spawn(partial(owner, world, place))
     world.scheduler.spawn(lambda: vandal(world, judge))
     world.scheduler.spawn(lambda: coming(world, seats))
     world.scheduler.spawn(lambda: person(world))
@@ -103,12 +111,14 @@ def _play(world: World, judge: Judge) -> None:
     for one in arrivals:
         one.is_over = True
     _until_done(world, judge, rules.DONE, with_hot=True)
+    _check_told(world, judge)
     _make_anew(world, judge, backups)
     world.scheduler.run_until(world.now_ms + _REST_MS)
     judge.check_end()
     judge.is_quiet = True
     world.scheduler.run_until(world.now_ms + QUIET_MS)
     judge.check_catalogs()
+    judge.check_cared()
 
 
 def _make_fleet(world: World) -> None:
@@ -180,6 +190,22 @@ def _pause(world: World, judge: Judge) -> None:
     world.scheduler.run_until(world.now_ms + _PAUSED_MS - ADMITTED_AFTER_PAUSE_MS)
     judge.paused_ms = None
     restore(world)
+
+
+def _check_told(world: World, judge: Judge) -> None:
+    """The work of owners that are gone is told, and then taken over as soon as somebody asks for it."""
+    foreign = [place for place in world.places.values() if place.plan.is_foreign]
+    for place in foreign:
+        place.add(0, MAX_SOURCES)
+    world.scheduler.run_until(world.now_ms + _TOLD_MS)
+    judge.check_told()
+    asked_ms = world.files.store_time.now_ms()
+    taken = [replace(DatasetRule(p.url, tenant=p.plan.tenant), take_over_ms=asked_ms) for p in foreign]
+    if taken:
+        world.files.catalog.update(lambda catalog: changes.add_rules(catalog, taken))
+        judge.is_taken = True
+        _until_done(world, judge, rules.DONE, with_hot=True)
+        world.count("event: taken over")
 
 
 def _make_anew(world: World, judge: Judge, backups: Mapping[str, Mapping[str, bytes]]) -> None:

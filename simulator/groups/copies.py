@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from lithify.base.errors import Refused
 from lithify.coordination.membership import EntryStep, Kept, Membership, MemberStateStore
 from lithify.watermarks.groups import GroupRole, Marks, bound, is_source
 from lithify.watermarks.model import GroupMember
-from simulator.groups.log import Log, Round, cleaned, extended, fetched, stable_end
+from simulator.groups.log import Log, Round, cleaned, extended, fetched, reported, stable_end
 from simulator.groups.parts import now_and_then
 from simulator.groups.world import HOME, PARTITION, Process
 
@@ -53,6 +54,8 @@ class LogMemberState:
         )
 
     def empty(self, before: Kept, incarnation: str) -> bool:
+        if self._name == HOME:
+            raise Refused("producers write here: it reads how far it is, and joins again")
         return self._change("is emptied", before, lambda log: Log(incarnation=incarnation))
 
     def adopt(self, before: Kept, marks: Mapping[int, Marks]) -> bool:
@@ -97,7 +100,7 @@ def _copy(process: Process, name: str, opened: list[GroupMember]) -> None:
     if not is_source(log.marks, log.end, source.marks):
         process.count("event: a copy is no source")
         return
-    records, end = fetched(source, log.end, process.rng.randint(1, _MAX_FETCHED))
+    records, end = fetched(source, log.end, process.rng.randint(1, _MAX_FETCHED), log.marks.resolved)
     if not is_still_member(process, name, member):
         process.count("event: copied in vain")
         opened.clear()
@@ -110,7 +113,17 @@ def _copy(process: Process, name: str, opened: list[GroupMember]) -> None:
         ),
     )
     if copied is not None:
-        process.files.say(member, {PARTITION: copied.standing})
+        process.files.say(member, {PARTITION: reported(copied)})
+
+
+def is_round_due(log: Log, limits: Marks, now_ms: int) -> bool:
+    """Whether a copy that a round has not changed can lose something that it kept then."""
+    for record in log.records:
+        limit = limits.clean if record.is_row else limits.resolved
+        is_done = record.horizon_ms is not None and record.horizon_ms <= now_ms
+        if is_done and record.offset < limit:
+            return True
+    return False
 
 
 def is_still_member(process: Process, name: str, member: GroupMember) -> bool:
@@ -129,10 +142,13 @@ def _compact(process: Process, name: str) -> None:
     log = process.read_log(name)
     if log.incarnation != member.incarnation:
         return
-    process.files.say(member, {PARTITION: log.standing})
+    process.files.say(member, {PARTITION: reported(log)})
     limits = bound(process.files.read(), member, PARTITION)
     base = process.read_log(name)
     if base.incarnation != log.incarnation:
+        return
+    if base == world.compacted.get(name) and not is_round_due(base, limits, world.now_ms):
+        process.count("event: no round is due")
         return
     is_whole = world.is_calm or rng.random() < world.scenario.whole_rounds
     cleans_only, resolves_only = (0.0, 0.0) if is_whole else world.scenario.one_track
@@ -144,6 +160,7 @@ def _compact(process: Process, name: str) -> None:
         retention_ms=world.scenario.retention_ms,
         cleans=kind < 1 - resolves_only,
         resolves=kind >= cleans_only,
+        keeps_transactions=world.scenario.keeps_transactions,
     )
     if not world.is_calm:
         process.sleep_ms(rng.randint(1, _MAX_WORK_MS))
@@ -154,6 +171,8 @@ def _compact(process: Process, name: str) -> None:
             return None
         done = cleaned(base, replace(round_, now_ms=world.now_ms))
         if (done.records, done.marks) == (base.records, base.marks):
+            if is_whole:
+                world.compacted[name] = base
             return None
         return extended(done, tuple(r for r in now.records if r.offset >= base.end), now.end)
 

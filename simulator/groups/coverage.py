@@ -15,6 +15,7 @@ EXPECTED = (
     "event: leader is fenced",
     "event: member comes back",
     "event: member removed",
+    "event: no round is due",
     "event: reader commits",
     "event: reader adopts the thresholds",
     "event: reader joins with nothing",

@@ -11,9 +11,11 @@ from lithify.watermarks.groups import REQUIRED, GroupState, Marks, Track
 from lithify.watermarks.model import GroupMember
 from simulator.core.outcome import Violation
 from simulator.groups import rules
-from simulator.groups.log import Log, latest, shown, without_tombstones
+from simulator.groups.log import Log, Record, latest, markers, shown, without_tombstones
 from simulator.groups.world import FOLDER, PARTITION, Process, State, World
 
+_SAID = ("clean", "resolved", "end", "markers_end")
+_NOTHING = [0] * len(_SAID)
 _LEADER, _OVERREACH = "leader", "overreach"
 
 
@@ -25,7 +27,7 @@ class Judge:
         self._group = GroupState()
         self._number = 0
         self._said: dict[str, list[int]] = {}
-        """What each incarnation has said: both marks and the end."""
+        """What each incarnation has said (`_SAID`)."""
         self._adopted: dict[GroupMember, Marks] = {}
 
     # Copies and readers
@@ -58,6 +60,9 @@ class Judge:
                 return
             self._number = number
             before, self._group = self._group, decode(data, key)
+            self._world.unjoined -= self._group.members.keys()
+            if self._group.differing:
+                raise self._fail(rules.OFFSETS, f"{process.name} finds {self._group.differing}")
             self._check_leader(process, before, self._group)
             self._check_thresholds(process, before, self._group)
 
@@ -65,8 +70,9 @@ class Judge:
         name = key.rpartition("/")[2]
         if name not in {_marks_name(one.member) for one in self._group.members.values()}:
             return  # it is over, and its marks may have been deleted meanwhile
-        now = json.loads(data)["marks"][str(PARTITION)]
-        then = self._said.get(name, [0, 0, 0])
+        fields = json.loads(data)["marks"][str(PARTITION)]
+        now = [fields[field] for field in _SAID]
+        then = self._said.get(name, _NOTHING)
         if any(new < old for new, old in zip(now, then, strict=True)):
             raise self._fail(rules.MARKS, f"{process.name}: {name} says {now} after {then}")
         self._said[name] = now
@@ -98,9 +104,14 @@ class Judge:
                 self._check_raised(process, after, track, new.of(track))
 
     def _check_raised(self, process: Process, group: GroupState, track: Track, position: int) -> None:
+        if self._world.unjoined:
+            text = (
+                f"{process.name} raises {track} to {position}, {sorted(self._world.unjoined)} have not joined"
+            )
+            raise self._fail(rules.EXPECTED, text)
         for one in group.members.values():
             if one.role in REQUIRED[track]:
-                said = self._said.get(_marks_name(one.member), [0, 0, 0])
+                said = self._said.get(_marks_name(one.member), _NOTHING)
                 known = max(Marks(*said[:2]).of(track), self._adopted[one.member].of(track))
                 if known < position:
                     text = f"{process.name} raises {track} to {position}, {one.member.name} is at {known}"
@@ -123,14 +134,29 @@ class Judge:
             log = world.logs[name]
             if log.end != end or without_tombstones(latest(shown(log)[0])) != latest_rows:
                 return f"copy {name} is at {log.end} of {end}, or has something else"
-            if any(not r.is_row or r.is_tombstone or r.producer is not None for r in log.records):
+            if any(map(_may_go, log.records)) and not (world.scenario.keeps_transactions and _is_kept(log)):
                 return f"copy {name} has something left that may go"
-        if self._group.thresholds_of(PARTITION) != Marks(end, end):
+        thresholds = self._group.thresholds_of(PARTITION)
+        if thresholds.clean != end or thresholds.resolved < world.truth.markers_end:
             return f"the thresholds are {self._group.thresholds_of(PARTITION)} of {end}"
         return ""
 
     def _fail(self, rule: str, text: str) -> Violation:
         return self._world.fail(rule, text)
+
+
+def _may_go(record: Record) -> bool:
+    return not record.is_row or record.is_tombstone or record.producer is not None
+
+
+def _is_kept(log: Log) -> bool:
+    """Whether transactions are all that is left, each with a row."""
+    ends = markers(log.records)
+    full = {marker.offset for marker in ends.values()}
+    return all(
+        not record.is_tombstone and (record.producer is None or record.offset in (full | ends.keys()))
+        for record in log.records
+    )
 
 
 def _marks_name(member: GroupMember) -> str:

@@ -7,7 +7,9 @@ Where a marker is gone too early the row waits for ever, or the marker of anothe
 A round of the cleaner over the part below some offset:
 
 1. Only what is decided is touched: below the first row of an open transaction.
-2. Resolving: of what lies at or past the own resolved mark, aborted rows go and committed ones become plain.
+2. Resolving: of what lies at or past the own resolved mark, aborted rows go, and committed ones become plain;
+   or, as in segments, they stay part of their transaction (`Round.keeps_transactions`), and its marker stays
+   until a round finds none of them. Then the mark says only that this copy has the markers of all rows below.
 3. Cleaning: the newest offset of each key is looked for at or past the own clean mark only, as brokers do,
    and every older row of that key goes, wherever it lies.
 4. Tombstones and markers go below the bounds that were given, and when they have stood for the retention
@@ -65,21 +67,32 @@ class Log:
 
     @property
     def standing(self) -> PartitionStanding:
-        return PartitionStanding(self.marks, self.end)
+        markers = (record.offset + 1 for record in self.records if not record.is_row)
+        return PartitionStanding(self.marks, self.end, max(markers, default=0))
+
+
+def reported(log: Log) -> PartitionStanding:
+    """What a copy reports of what it has: with the keys of all its rows."""
+    sample = {record.offset: int(record.key[1:]) for record in log.records if record.is_row}
+    return replace(log.standing, sample=sample)
 
 
 def decided(records: Iterable[Record]) -> dict[int, bool]:
     """Of each row of a transaction that has ended, by its offset, whether it is committed."""
+    return {offset: marker.kind is Kind.COMMIT for offset, marker in markers(records).items()}
+
+
+def markers(records: Iterable[Record]) -> dict[int, Record]:
+    """Of each row of a transaction that has ended, by its offset, the marker."""
     open_rows: dict[int, list[int]] = {}
-    found: dict[int, bool] = {}
+    found: dict[int, Record] = {}
     for record in records:
         if record.producer is None:
             continue
         if record.is_row:
             open_rows.setdefault(record.producer, []).append(record.offset)
         else:
-            for offset in open_rows.pop(record.producer, ()):
-                found[offset] = record.kind is Kind.COMMIT
+            found.update(dict.fromkeys(open_rows.pop(record.producer, ()), record))
     return found
 
 
@@ -110,12 +123,23 @@ def without_tombstones(rows: Mapping[str, Record]) -> dict[str, str]:
     return {key: row.value for key, row in rows.items() if row.value is not None}
 
 
-def fetched(source: Log, begin: int, most: int) -> tuple[tuple[Record, ...], int]:
-    """Up to so many records of `source` from `begin` on, and how far they reach. How long what says that
-    something is gone has stood in the source does not matter to who copies it."""
+def fetched(source: Log, begin: int, most: int, resolved: int = 0) -> tuple[tuple[Record, ...], int]:
+    """Up to so many records of `source` from `begin` on, and how far they reach; more if they would end
+    within a transaction below `resolved`, the own mark. How long what says that something is gone has stood
+    in the source does not matter to who copies it."""
     there = [replace(record, horizon_ms=None) for record in source.records if record.offset >= begin]
-    taken = tuple(there[:most])
-    return taken, source.end if len(there) <= most else taken[-1].offset + 1
+    ends = {offset: marker.offset for offset, marker in markers(source.records).items() if offset >= begin}
+    while most < len(there):
+        end = there[most - 1].offset + 1
+        if not _is_within_transaction(ends, end, resolved):
+            return tuple(there[:most]), end
+        most += 1
+    return tuple(there), source.end
+
+
+def _is_within_transaction(ends: Mapping[int, int], end: int, resolved: int) -> bool:
+    """Whether rows before `end` have their markers after it, where these may go: below `resolved`."""
+    return any(row < end <= marker < resolved for row, marker in ends.items())
 
 
 def extended(log: Log, records: tuple[Record, ...], end: int) -> Log:
@@ -133,11 +157,15 @@ class Round:
     retention_ms: int = 0
     cleans: bool = True
     resolves: bool = True
+    keeps_transactions: bool = False
+    """Whether committed rows stay part of their transaction."""
 
 
 def cleaned(log: Log, round_: Round) -> Log:
     """The log after a round."""
-    committed = decided(log.records)
+    ends = markers(log.records)
+    committed = {offset: marker.kind is Kind.COMMIT for offset, marker in ends.items()}
+    full = {marker.offset for marker in ends.values()} if round_.keeps_transactions else frozenset()
     upto = min(round_.upto, _stable_end(log, committed))
     newest: dict[str, int] = {}
     for record in log.records:
@@ -146,7 +174,8 @@ def cleaned(log: Log, round_: Round) -> Log:
             newest[record.key] = record.offset
     kept = []
     for record in log.records:
-        after = record if record.offset >= upto else _kept(record, log.marks, round_, committed, newest)
+        is_touched = record.offset < upto and record.offset not in full
+        after = _kept(record, log.marks, round_, committed, newest) if is_touched else record
         if after is not None:
             kept.append(after)
     marks = Marks(
@@ -166,7 +195,7 @@ def _kept(
     if record.producer is not None and round_.resolves and record.offset >= own.resolved:
         if not is_committed:
             return None
-        record = replace(record, producer=None)
+        record = record if round_.keeps_transactions else replace(record, producer=None)
     if not is_committed:
         return record
     if newest.get(record.key, -1) > record.offset:

@@ -27,14 +27,20 @@ def run_producer(world: World) -> None:
     scenario, rng = world.scenario, world.rng
     while not world.is_calm:
         world.scheduler.sleep_ms(rng.randint(1, 2 * scenario.produce_pause_ms))
-        producer = rng.randint(1, _PRODUCERS) if rng.random() < scenario.transactions else None
-        for _ in range(rng.randint(1, _MAX_ROWS)):
-            _append(world, _row(world, producer))
-        if rng.random() < 0.4:
-            for open_one in tuple(world.truth.waiting):
-                _end(world, open_one)
+        write(world)
     for open_one in tuple(world.truth.waiting):
         _end(world, open_one)
+
+
+def write(world: World) -> None:
+    """Write some rows, and sometimes end the open transactions."""
+    rng = world.rng
+    producer = rng.randint(1, _PRODUCERS) if rng.random() < world.scenario.transactions else None
+    for _ in range(rng.randint(1, _MAX_ROWS)):
+        _append(world, _row(world, producer))
+    if rng.random() < 0.4:
+        for open_one in tuple(world.truth.waiting):
+            _end(world, open_one)
 
 
 def _row(world: World, producer: int | None) -> Record:
@@ -110,6 +116,7 @@ def _meddle(process: Process) -> None:
     world, rng = process.world, process.rng
     if world.is_calm:
         _remove_the_unwanted(process)
+        process.files.expect(sorted(world.wanted & set(world.logs)))
         return
     for name, log in world.logs.items():
         world.backups.setdefault(name, []).append(log)
@@ -120,11 +127,14 @@ def _meddle(process: Process) -> None:
         return
     if name not in world.wanted:
         world.wanted.add(name)
+        if name in world.logs:
+            process.files.expect([name])
         process.count("event: member comes back")
     elif rng.random() < 0.3:
         if name in world.logs:
             name = _slowest(world)
         world.wanted.discard(name)
+        world.unjoined.discard(name)
         process.files.leave(name)
         process.count("event: member removed")
     elif name in world.states:
@@ -140,7 +150,8 @@ def _slowest(world: World) -> str:
 
 def _remove_the_unwanted(process: Process) -> None:
     """Some removal failed, or whoever was removed was just about to join."""
-    for name in process.files.read().members:
+    group = process.files.read()
+    for name in {*group.members, *group.expected}:
         if name not in process.world.wanted:
             process.files.leave(name)
 

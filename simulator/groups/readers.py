@@ -111,6 +111,8 @@ def _scan(process: Process) -> None:
 def _some_copy(process: Process, group: GroupState) -> tuple[str, Log] | None:
     """A copy, if it is what the group knows."""
     copies = [one for one in group.members.values() if one.role is GroupRole.COPY]
+    if not copies:
+        return None
     chosen = process.rng.choice(copies).member
     log = process.read_log(chosen.name)
     return (chosen.name, log) if log.incarnation == chosen.incarnation else None

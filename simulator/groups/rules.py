@@ -9,6 +9,8 @@
 | READERS    | nor does a registered reader keep what is gone, or miss what is there                        |
 | FLOOR      | nor does any reader that takes no longer than the retention                                  |
 | THRESHOLDS | thresholds never go down, and are never raised past what a member has said                   |
+| EXPECTED   | no threshold is raised before each copy that the group was made with has joined              |
+| OFFSETS    | copies of one log never seem to have different offsets, however they lag and are compacted    |
 | MARKS      | what a member has said stays said                                                            |
 | LEADERS    | only the leader of the newest epoch publishes, and changes neither epoch nor members         |
 | CONVERGES  | in the end all copies and readers have the same latest map, thresholds are at the end, and   |
@@ -25,6 +27,8 @@ STUCK = "no partition is stuck"
 READERS = "a registered reader has what is there"
 FLOOR = "who reads within the retention has what is there"
 THRESHOLDS = "thresholds only grow, and never past a mark"
+EXPECTED = "no threshold is raised before each expected copy has joined"
+OFFSETS = "copies of one log never seem to differ"
 MARKS = "what was said stays said"
 LEADERS = "only the leader publishes"
 CONVERGES = "all copies converge"

@@ -24,11 +24,17 @@ class Scenario:
 
     copies: int
     """Beside the one that producers write to."""
+    written_before: int
+    """How often producers have written before the group was made. Each copy has some of it."""
+    begins_within_ms: int
+    """When the processes of a copy begin, at the latest."""
     keys: int
     """How many are written to at a time. They move on: what became of an old one is not written over."""
     produce_pause_ms: int
     transactions: float
     """How many of the batches belong to one."""
+    keeps_transactions: bool
+    """Whether committed rows stay part of their transaction, as in segments."""
     copy_pause_ms: int
     compact_pause_ms: int
     whole_rounds: float
@@ -51,9 +57,12 @@ class Scenario:
         """The scenario of a seed."""
         return cls(
             copies=rng.choice((1, 2, 2, 3)),
+            written_before=rng.choice((0, 3, 8)),
+            begins_within_ms=rng.choice((0, 5_000, 40_000)),
             keys=rng.choice((2, 4)),
             produce_pause_ms=rng.choice((1_000, 3_000)),
             transactions=rng.choice((0.0, 0.3, 0.6)),
+            keeps_transactions=rng.random() < 0.6,
             copy_pause_ms=rng.choice((500, 2_000, 6_000)),
             compact_pause_ms=rng.choice((1_000, 3_000)),
             whole_rounds=rng.choice((0.1, 0.8)),

@@ -27,8 +27,13 @@ class Truth:
     """Rows of open transactions, by producer."""
     aborted: set[int] = field(default_factory=set)
 
+    markers_end: int = 0
+    """The offset after the last marker."""
+
     def append(self, record: Record) -> None:
         self.end = record.offset + 1
+        if not record.is_row:
+            self.markers_end = self.end
         if record.producer is None:
             self._commit(record)
         elif record.is_row:

@@ -61,6 +61,11 @@ class World(SharedWorld[Scenario, Watcher]):
         self.past_states: dict[str, list[State]] = {}
         self.wanted: set[str] = {HOME}
         """Copies and readers that are to be members."""
+        self.compacted: dict[str, Log] = {}
+        """By name, what the last whole round of a copy found and did not change."""
+        self.unjoined: set[str] = set()
+        """Copies that the group was made with and that have never joined. A copy that was removed is not
+        among them."""
         self.living: dict[str, list[Process]] = {}
         """The processes of each copy."""
 

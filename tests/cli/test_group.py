@@ -20,11 +20,31 @@ from tests.fuzz.running import run
 @pytest.fixture
 def group(tmp_path: Path) -> str:
     url = str(tmp_path / "group")
-    assert invoke_json("group", "init", url)["members"] == []
+    assert invoke_json("group", "init", "--members", "eu", url)["members"] == []
     return url
 
 
-def test_a_reader_from_joining_to_leaving(group: str) -> None:
+@pytest.fixture
+def of_readers(group: str) -> str:
+    """A group whose only copy has left."""
+    assert invoke_json("group", "leave", group, "eu")["expected"] == []
+    return group
+
+
+def test_members_are_named_first_and_waited_for(group: str) -> None:
+    assert invoke_json("group", "show", group)["expected"] == ["eu"]
+    assert invoke_json("group", "join", "--at", "0=5", group, "reader")["thresholds"]["0"]["clean"] == 0
+    found = invoke_json("group", "expect", group, "us", "ap")
+    assert found["expected"] == ["ap", "eu", "us"]
+    shown = invoke("group", "show", group).stdout
+    assert "Nothing is removed before ap has joined." in shown
+    for name in ("ap", "eu", "us"):
+        found = invoke_json("group", "leave", group, name)
+    assert (found["expected"], found["thresholds"]["0"]["clean"]) == ([], 5)
+
+
+def test_a_reader_from_joining_to_leaving(of_readers: str) -> None:
+    group = of_readers
     found = invoke_json("group", "join", "--at", "0=81240", "--at", "1=5", group, "warehouse")
     (member,) = found["members"]
     assert (member["name"], member["role"]) == ("warehouse", "reader")
@@ -39,7 +59,8 @@ def test_a_reader_from_joining_to_leaving(group: str) -> None:
     assert "no members yet" in invoke("group", "show", group).stdout
 
 
-def test_a_reader_that_starts_below_a_threshold_is_refused(group: str) -> None:
+def test_a_reader_that_starts_below_a_threshold_is_refused(of_readers: str) -> None:
+    group = of_readers
     invoke_json("group", "join", "--at", "0=100", group, "first")
     refused = invoke("group", "join", "--at", "0=99", group, "second")
     assert refused.exit_code == 2
@@ -50,7 +71,10 @@ def test_a_reader_that_starts_below_a_threshold_is_refused(group: str) -> None:
 def test_refusals(group: str, tmp_path: Path) -> None:
     invoke_json("group", "join", "--at", "0=1", group, "reader")
     for arguments, reason in (
-        (["init", group], "already has a group"),
+        (["init", "--members", "eu,us", group], "already has a group"),
+        (["init", group], "name the copies of the group, all that exist"),
+        (["init", "--members", "eu,,us", group], "is not a name"),
+        (["expect", group, "a/b"], "is not a name"),
         (["show", str(tmp_path / "none")], "there is no group"),
         (["join", group, "x"], "the reader's offset in each partition"),
         (["join", "--at", "0", group, "x"], "PARTITION=OFFSET"),
@@ -85,7 +109,12 @@ def test_the_library(tmp_path: Path) -> None:
     group = lithify.Group(str(tmp_path / "group"))
     with pytest.raises(DatasetNotFound):
         group.show()
-    group.init()
+    with pytest.raises(Refused, match="name the copies"):
+        group.init([])
+    assert group.init(["eu"]).document["expected"] == ["eu"]
+    assert group.expect("us").document["expected"] == ["eu", "us"]
+    for name in ("eu", "us"):
+        group.leave(name)
     assert group.join("warehouse", {0: 5}).document["thresholds"] == {"0": {"clean": 5, "resolved": 0}}
     with pytest.raises(Refused, match="negative"):
         group.join("warehouse", {0: -1})

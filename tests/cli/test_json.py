@@ -106,7 +106,8 @@ def test_documents_of_logs_and_of_their_groups(tmp_path: Path) -> None:
     said = {name: run(name, url) for name in ("plan", "status", "gc", "history", "inspect segments")}
     said["doctor"] = run("doctor", url, "--read-only")
     said["compact"] = json.loads(without_spark(["compact", "--json", url]).stdout)
-    said["group init"] = run("group init", group)
+    said["group init"] = run("group init", "--members", "eu", group)
+    said["group expect"] = run("group expect", group, "us")
     said["group join"] = run("group join", "--at", "0=5", group, "reader")
     said["group show"] = run("group show", group)
     said["group leave"] = run("group leave", group, "reader")

@@ -162,7 +162,7 @@ def test_of_a_log(folder: Path, request: pytest.FixtureRequest) -> None:
     ]
     group = str(folder / "group")
     texts += [
-        at_width(80, "group", "init", group),
+        at_width(80, "group", "init", "--members", "eu,us", group),
         at_each_width("group", "show", group),
         at_each_width("group", "join", "--at", "0=81240", "--at", "1=79113", group, "warehouse"),
         at_each_width("group", "show", group),

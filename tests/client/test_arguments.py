@@ -146,7 +146,7 @@ def test_the_newest_catalog_is_that_of_the_end_of_time(tmp_path: Path) -> None:
 
 def test_of_a_group(tmp_path: Path) -> None:
     group = lithify.Group(tmp_path / "group")
-    group.init()
+    group.init("eu")
     with pytest.raises(lithify.Refused, match="name: 5 is not text"):
         group.join(5, {0: 1})  # type: ignore[arg-type]
     with pytest.raises(lithify.Refused, match="is not a mapping of partitions to offsets"):

@@ -262,7 +262,7 @@ STORIES: dict[str, Story] = {
         ("compact", "ab"),
         ("publish",),
         ("join", "c"),
-        ("marks", "c", 3, 3),
+        ("marks", "c", 3, 0),  # there are no markers
         ("copy", "c", "b", 1),
         ("compact", "ab"),
         ("tombstones", "ab", 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,14 @@ from lithify.coordination.groups import KEPT_VERSIONS, GroupFiles, decode, encod
 from lithify.store.objects import ObjectStore
 from lithify.testing import ManualClock, MemoryStore
 from lithify.testing.faulty import FaultyStore, StoreFault, crash_at_every_call
-from lithify.watermarks.groups import GroupRole, GroupState, Marks, PartitionStanding, bound
+from lithify.watermarks.groups import (
+    GroupRole,
+    GroupState,
+    Marks,
+    PartitionStanding,
+    bound,
+    published,
+)
 from lithify.watermarks.model import GroupMember
 
 A, B = GroupMember("a", "1"), GroupMember("b", "1")
@@ -28,6 +36,7 @@ class World:
         self.clock = ManualClock()
         self.memory = MemoryStore(self.clock, keeps_put_ids=keeps_put_ids)
         self.files = self.opened()
+        self.files.begin([A.name, B.name])
         for member in (A, B):
             self.files.join(member, GroupRole.COPY, {})
 
@@ -43,7 +52,7 @@ class World:
 
 
 def standing(clean: int, resolved: int, end: int = 100) -> dict[int, PartitionStanding]:
-    return {P: PartitionStanding(Marks(clean, resolved), end)}
+    return {P: PartitionStanding(Marks(clean, resolved), end, end)}
 
 
 @pytest.fixture(params=[True, False], ids=["put ids", "no put ids"])
@@ -93,6 +102,7 @@ def test_a_leader_that_slept_publishes_for_the_members_there_are() -> None:
 
     def join_meanwhile(number: int, call: object) -> StoreFault | None:
         if "create group/group/" in f"{getattr(call, 'method', '')} {getattr(call, 'key', '')}":
+            world.opened().expect([late.name])
             world.opened().join(late, GroupRole.COPY, {P: 50})
         return None
 
@@ -124,6 +134,7 @@ def test_who_comes_too_late_is_refused_before_anything_is_written(
     world.say(A, 6, 9)
     world.say(B, 6, 9)
     world.files.publish(world.files.lead("me"))
+    world.files.expect(["c"])
     before = [meta.key for meta in world.memory.list("")]
     with pytest.raises(Refused, match=rf"{role} c joins too late: it has partition 0 up to {end}, .* below"):
         world.files.join(GroupMember("c", "1"), role, {P: end})
@@ -175,7 +186,8 @@ def test_old_versions_and_the_marks_of_who_is_gone_are_deleted(world: World) -> 
 
 
 STEPS: dict[str, Callable[[GroupFiles], object]] = {
-    "join": lambda files: files.join(GroupMember("c", "1"), GroupRole.COPY, {P: 9}),
+    "expect": lambda files: files.expect(["c"]),
+    "join": lambda files: files.join(GroupMember("b", "2"), GroupRole.COPY, {P: 9}),
     "say": lambda files: files.say(A, standing(9, 9)),
     "publish": lambda files: files.publish(1),
     "leave": lambda files: files.leave("b"),
@@ -240,6 +252,14 @@ def a_group() -> GroupState:
 
 def test_a_group_is_read_as_it_was_written() -> None:
     assert decode(encode(a_group()), "k") == a_group()
+    differing = replace(a_group(), differing={P: ("a", "b")}, expected=frozenset({"c"}))
+    assert decode(encode(differing), "k") == differing
+
+
+def test_a_report_is_read_as_it_was_written(world: World) -> None:
+    report = {3: PartitionStanding(Marks(1, 2), 9, 4, {7: (1 << 62) - 1, 5: 1})}
+    world.files.say(A, report)
+    assert world.opened().said(A) == report
 
 
 @pytest.mark.parametrize(
@@ -264,11 +284,51 @@ def test_what_is_no_group_is_an_error(damage: Callable[[dict[str, object]], obje
 
 def test_a_newer_format_is_refused(world: World) -> None:
     fields = json.loads(encode(a_group()))
-    with pytest.raises(Unsupported, match="has format 2"):
-        decode(json.dumps({**fields, "format": 2}).encode(), "k")
-    world.memory.put("group/marks/a~1.json", b'{"format": 2}')
-    with pytest.raises(Unsupported, match="has format 2"):
+    with pytest.raises(Unsupported, match="has format 3"):
+        decode(json.dumps({**fields, "format": 3}).encode(), "k")
+    world.memory.put("group/marks/a~1.json", b'{"format": 3}')
+    with pytest.raises(Unsupported, match="has format 3"):
         world.files.said(A)
+
+
+def test_the_first_format_is_read_and_continued(world: World) -> None:
+    """Its members and thresholds stay; it expects nobody, and nobody has reported markers."""
+    before = {
+        "format": 1,
+        "epoch": 1,
+        "leader": "me",
+        "published_in": 1,
+        "members": {"a": {"role": "copy", "incarnation": "1", "since_ms": 5, "marks": {"0": [5, 4]}}},
+        "thresholds": {"0": [{"position": 5, "least": None}, {"position": 4, "least": None}]},
+    }
+    world.memory.put("group/marks/a~1.json", b'{"format": 1, "incarnation": "1", "marks": {"0": [9, 9, 9]}}')
+    assert world.files.said(A) == {P: PartitionStanding(Marks(9, 9), 9)}
+    group = decode(json.dumps(before).encode(), "k")
+    assert (group.expected, group.members["a"].marks) == (frozenset(), {0: Marks(5, 4)})
+    after = published(group, {A: world.files.said(A)}, 6)
+    assert after.thresholds_of(P) == Marks(9, 4)
+    assert decode(encode(after), "k") == after
+
+
+def test_a_group_names_its_members_first(world: World) -> None:
+    files = GroupFiles(world.memory, "other", world.clock, RandomIds())
+    with pytest.raises(DatasetNotFound, match="create it with its members"):
+        files.join(A, GroupRole.COPY, {})
+    files.begin(["a", "c"])
+    assert files.begin(["c", "a"]) == files.read()
+    with pytest.raises(Refused, match="already has a group"):
+        files.begin(["a"])
+    before = files.read()
+    with pytest.raises(Refused, match="does not expect b, and waits for a, c: correct the name"):
+        files.join(B, GroupRole.COPY, {})
+    assert files.read() == before
+    files.join(A, GroupRole.COPY, {})
+    assert files.leave("c").expected == frozenset()
+    with pytest.raises(Refused, match="does not expect c, and waits for no copy"):
+        files.join(GroupMember("c", "1"), GroupRole.COPY, {})
+    files.expect(["c"])
+    files.join(GroupMember("c", "1"), GroupRole.COPY, {})
+    assert files.read().members.keys() == {"a", "c"}
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"format": 1, "incarnation": "2", "marks": {}}'])
@@ -290,7 +350,7 @@ def test_what_nobody_could_read_again_is_refused_before_anything_is_written(worl
     with pytest.raises(Refused, match="nothing was written"):
         world.files.join(GroupMember("c", "1"), GroupRole.READER, {P: bad})
     with pytest.raises(Refused, match="nothing was written"):
-        world.files.join(GroupMember("c", "1"), GroupRole.COPY, {}, owner="s3://b/\udcff")
+        world.files.join(GroupMember("b", "2"), GroupRole.COPY, {}, owner="s3://b/\udcff")
     assert {meta.key: world.memory.get(meta.key) for meta in world.memory.list("")} == before
 
 

@@ -61,6 +61,7 @@ class World:
     def __init__(self, threshold: int = 0) -> None:
         self.memory = MemoryStore()
         self.files = self.opened(self.memory)
+        self.files.begin([OTHER.name, "c"])
         self.files.join(OTHER, GroupRole.COPY, {})
         self.say_other(threshold)
         self.shelf = Shelf()
@@ -70,8 +71,11 @@ class World:
         return GroupFiles(store, "group", ManualClock(), RandomIds())
 
     def say_other(self, threshold: int) -> None:
-        self.files.say(OTHER, {P: PartitionStanding(Marks(threshold, threshold), threshold)})
+        if threshold:
+            self.files.leave("c")  # the threshold was raised before it was expected
+        self.files.say(OTHER, {P: PartitionStanding(Marks(threshold, threshold), threshold, threshold)})
         self.files.publish(self.files.lead("other"))
+        self.files.expect(["c"])
 
     def enter(self, store: ObjectStore | None = None) -> EntryStep:
         files = self.files if store is None else self.opened(store)
@@ -134,6 +138,7 @@ def test_who_was_removed_joins_anew() -> None:
     world.enter_at_last()
     before = world.member
     world.files.leave("c")
+    world.files.expect(["c"])
     membership = Membership(world.files, "c", GroupRole.COPY, world.shelf)
     assert not membership.is_still(before)
     assert world.enter_at_last() == [EntryStep.JOINED, EntryStep.MEMBER]
@@ -182,6 +187,7 @@ def test_who_has_the_name_of_another_is_refused_before_anything_is_written() -> 
         Membership(files, "c", GroupRole.COPY, second, "s3://there").enter()
     assert (files.read(), second.kept) == (before, kept(0))
     files.leave("c")
+    files.expect(["c"])
     assert Membership(files, "c", GroupRole.COPY, second, "s3://there").enter()[0] is EntryStep.JOINED
     assert files.read().members["c"].owner == "s3://there"
 
@@ -194,3 +200,13 @@ def test_two_that_take_one_name_at_once() -> None:
     with pytest.raises(Refused, match="is the name of s3://here"):
         files.join(GroupMember("c", "2"), GroupRole.COPY, {P: 0}, "s3://there")
     assert files.read().members["c"].member == GroupMember("c", "1")
+
+
+def test_who_is_not_expected_is_refused_before_anything_is_written() -> None:
+    """Neither in the group nor with its data."""
+    world = World()
+    world.files.leave("c")
+    before = world.files.read()
+    with pytest.raises(Refused, match="the group does not expect c"):
+        world.enter()
+    assert (world.files.read(), world.shelf.kept) == (before, kept(0))

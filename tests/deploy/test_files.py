@@ -16,6 +16,8 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 from lithify.datasets.iceberg.maintenance.expire import ExpiryOutcome
+from lithify.fleet.members import FleetRole
+from lithify.fleet.metrics import FleetMetrics
 from lithify.observe.metrics import FAILURES, Metrics
 from lithify.protocol.model import CompactionState
 from lithify.testing import ManualClock
@@ -37,6 +39,13 @@ def rules() -> list[dict[str, Any]]:
     return found
 
 
+def names_of_fleets() -> set[str]:
+    """Gauges over all datasets of a fleet."""
+    clock = ManualClock()
+    metrics = FleetMetrics(clock, Metrics(clock, coordinates=False), [FleetRole.COORDINATOR])
+    return {f.name for f in metrics.registry.collect() if f.name.startswith("lithify_fleet_")}
+
+
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_alerts_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
     metrics = Metrics(ManualClock(), coordinates=True)
@@ -45,7 +54,7 @@ def test_alerts_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
     assert re.fullmatch(r"Lithify[A-Za-z]+", rule["alert"])
     used = re.findall(r"\blithify_\w+", rule["expr"])
     assert used
-    assert set(used) <= names_of(metrics)
+    assert set(used) <= names_of(metrics) | names_of_fleets()
     assert isinstance(promql_parser.parse(rule["expr"]), promql_parser.BinaryExpr), "else it always fires"
     assert DURATION.fullmatch(rule.get("for", "1m"))
     # A counter is asked how it has grown, a gauge what it is.
@@ -53,6 +62,9 @@ def test_alerts_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
         assert name.endswith("_total") == bool(re.search(rf"(increase|rate)\({name}\b", rule["expr"])), name
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert set(rule["annotations"]) == {"summary", "description"}
+    if set(used) <= names_of_fleets():
+        assert "{{ $value }}" in rule["annotations"]["summary"]
+        return
     assert "{{ $labels.dataset }}" in rule["annotations"]["summary"]
     assert re.search(r"by \(dataset(, by)?\)", rule["expr"]), "else the label is gone"
 
@@ -69,6 +81,9 @@ def test_alerts_select_by_labels_and_values_that_there_are(rule: dict[str, Any])
         "outcome": {outcome.value for outcome in ExpiryOutcome},
     }
     for metric, matchers in re.findall(r"\b(lithify_\w+)(?:\{([^}]*)\})?", rule["expr"]):
+        if metric in names_of_fleets():
+            assert not matchers
+            continue
         assert "dataset" in labels[metric]
         for label, value in re.findall(r'(\w+)=~?"([^"]*)"', matchers):
             assert label in labels[metric]

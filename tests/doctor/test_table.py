@@ -54,8 +54,8 @@ def test_what_can_be_wrong(catalog: SqlCatalog, tmp_path: Path, monkeypatch: pyt
     ill = dataset(catalog, **{"lithify.min-saved-files": "1"})
     assert "run lithify compact once" in examine(ill)["coordinator"].says
     with ill.load().transaction() as change:
-        change.set_properties({"write.parquet.bloom-filter-enabled.column.id": "true"})
-    assert "bloom filters" in examine(ill)["limits"].says
+        change.set_properties({"s3.endpoint": "http://elsewhere"})
+    assert "s3.endpoint are ignored" in examine(ill)["limits"].says
 
     ill.take_epoch()
     (proposal,) = ill.propose(ill.snapshot(), ill.ledger() or Ledger()).proposals

@@ -132,6 +132,12 @@ class Play(World):
         """How many were won, and how many lost."""
         self.events: list[Event] = []
         self.collected: list[str] = []
+        self.uncollectable: set[str] = set()
+        """Datasets whose collection fails, by URL."""
+        self.due_in_ms: dict[str, int] = {}
+        """When more is due after a collection, by URL."""
+        self.collect: Callable[[str], int | None] = lambda url: self.due_in_ms.get(url)
+        """Collects the garbage of a dataset, and tells when more is due."""
         self.left: list[str] = []
         """What coordinators watch no more."""
         self.collects: Callable[[DatasetRule], bool] = lambda rule: True
@@ -205,6 +211,18 @@ class Play(World):
                 observer=self.events.append,
             )
 
+        done: list[tuple[str, int | None]] = []
+
+        def collect(url: str, rule: DatasetRule) -> None:
+            self.collected.append(url)
+            if url not in self.uncollectable:
+                done.append((url, self.collect(url)))
+
+        def take_done() -> list[tuple[str, int | None]]:
+            ended = done[:]
+            done.clear()
+            return ended
+
         watch = WatchPorts(
             self.open if store is None else lambda url, rule: self._opened(url, store),
             coordinate,  # type: ignore[arg-type]
@@ -217,12 +235,13 @@ class Play(World):
             self.process(store if store is not None else self.flaky),
             watch,
             self.find,
-            lambda url, rule: self.collected.append(url),
+            collect,
             clock,
             "host",
             "0.1.0",
             looks_at_once=1,
             collects=lambda rule: self.collects(rule),
+            collected=take_done,
             left=self.left.append,
             says=self.says,
         )

@@ -43,18 +43,21 @@ from rich.table import Table
 from sqlalchemy.exc import OperationalError
 
 import lithify
+from lithify.fleet.garbage_times import COLLECT_AFTER_S
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import descendants, is_alive, wait_until
 from tests.fleet.dynamic import free_port
 from tests.judge.official import Admin, open_db
 from tests.processes.databases import Model, write_some
 from tests.processes.nodes import Nodes, Process, nodes_in
-from tests.soak import LAST_FLUSHES, OLDEST_S, is_quiet, leaked, repeating, youngest_garbage_ms
+from tests.soak import LAST_FLUSHES, is_quiet, leaked, repeating, youngest_garbage_ms
 
 DATABASES, TABLES, MINUTES = 300, 30, 30.0
 COORDINATORS, WORKERS = 2, 3
 KEYS, BATCH, VALUE_BYTES = 400, 60, 100
 ROWS = 50
+COLLECTED_WITHIN_S = COLLECT_AFTER_S + 300.0
+"""After the last commit."""
 HOT_PART, HOT_SHARE = 0.1, 0.5
 WRITE_EVERY_S = 0.2
 APPEND_EVERY_S = 1.0
@@ -445,7 +448,15 @@ class Soak:
         self._demand(not many, f"tables have files to compact after {QUIET_LIMIT_S:g} s: {many}")
 
     def _check_left(self, databases: Databases, calm_ms: int) -> None:
-        time.sleep(OLDEST_S)
+        """First what the fleet has collected by itself, then what is left."""
+
+        def kept() -> list[str]:
+            return [f"{path.name}/{name}" for path in databases.paths for name in _kept_inputs(path)]
+
+        with suppress(AssertionError):
+            wait_until(lambda: not kept(), COLLECTED_WITHIN_S)
+        found = kept()
+        self._demand(not found, f"the fleet keeps {len(found)} SSTs that nothing needs: {found[:5]}")
         for path in databases.paths:
             with lithify.open(str(path)) as opened:
                 opened.collect_garbage(delete=True, min_age_s=1, wal_fences=True)
@@ -498,6 +509,12 @@ class Soak:
     def _demand(self, is_so: bool, problem: str) -> None:
         if not is_so:
             self._problems.append(problem)
+
+
+def _kept_inputs(path: Path) -> list[str]:
+    """SSTs that nothing needs, and that may be collected."""
+    found = leaked(path, dataset_at(path), time.time(), youngest_garbage_ms(Admin(path)))
+    return [name for name in found if name.startswith("compacted/")]
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -506,7 +507,7 @@ def test_garbage_is_collected_ten_minutes_after_the_last_commit(world: Play) -> 
     world.run(60)
     assert world.collected == [url_of("a")]
     world.run(7_200)
-    assert world.collected == [url_of("a")]
+    assert Counter(world.collected) == {url_of("a"): 1, url_of("idle"): 1}, "until the next day"
 
 
 @pytest.mark.parametrize("plan", [Plan(refusal="it has no time column"), Plan(is_left_out=True)])
@@ -545,8 +546,9 @@ def test_what_a_member_knew_at_its_end_is_known_though_it_was_read_before(world:
     first.close()
     world.until(lambda: url_of(name) in second.watched, 30)
     assert second.watched[url_of(name)].known.committed_ms == committed_ms is not None
+    world.collected.clear()
     world.run(700)
-    assert world.collected == [url_of(name)]
+    assert world.collected.count(url_of(name)) == 1
 
 
 def test_the_newest_of_what_several_knew_counts(world: Play) -> None:

@@ -216,6 +216,19 @@ class IcebergJava:
             name: {int(n): _value(value) for n, value in by_field.items()} for name, by_field in found.items()
         }
 
+    def planned(self, metadata_location: str, where: Mapping[str, Any]) -> list[str]:
+        """The data files that a scan with this filter plans; `where` as Iceberg writes expressions in JSON
+        (`{"type": "eq", "term": "id", "value": 5}`)."""
+        found: list[str] = self.ask("planned", metadata_location=metadata_location, where=dict(where))
+        return found
+
+    def allowed_by_blooms(self, metadata_location: str, path: str, where: Mapping[str, Any]) -> list[bool]:
+        """Whether the bloom filters of each row group of a file allow rows that match this filter."""
+        found: list[bool] = self.ask(
+            "allowed_by_blooms", metadata_location=metadata_location, path=path, where=dict(where)
+        )
+        return found
+
     def parquet(self, path: str) -> ParquetFile:
         """What parquet-mr finds in a file, which it reads whole."""
         found = self.ask("parquet", path=path)

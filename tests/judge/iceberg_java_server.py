@@ -82,6 +82,8 @@ class Server:
             "delete_positions": self._delete_positions,
             "append_file": self._append_file,
             "metrics": self._metrics,
+            "planned": self._planned,
+            "allowed_by_blooms": self._allowed_by_blooms,
             "parquet": self._parquet,
             "write_parquet": self._write_parquet,
             "stream": self._stream,
@@ -191,6 +193,16 @@ class Server:
     def _metrics(self, metadata_location: str, path: str) -> Any:
         """See `IcebergJudge.metrics`."""
         return json.loads(self._judge.metrics(self._judge.table(metadata_location, None, None), path))
+
+    def _planned(self, metadata_location: str, where: dict[str, Any]) -> Any:
+        """See `IcebergJudge.planned`."""
+        table = self._judge.table(metadata_location, None, None)
+        return json.loads(self._judge.planned(table, json.dumps(where)))
+
+    def _allowed_by_blooms(self, metadata_location: str, path: str, where: dict[str, Any]) -> Any:
+        """See `IcebergJudge.allowedByBlooms`."""
+        table = self._judge.table(metadata_location, None, None)
+        return json.loads(self._judge.allowedByBlooms(table, path, json.dumps(where)))
 
     def _parquet(self, path: str) -> Any:
         """See `IcebergJudge.parquet`."""

@@ -173,7 +173,7 @@ def test_fleets_groups_and_logs_are_refused_too(
     with quirky(s3, quirk):
         for place, write in (
             ("fleet", lambda: Fleet(f"{root}/fleet").init()),
-            ("group", lambda: Group(f"{root}/group").init()),
+            ("group", lambda: Group(f"{root}/group").init(["eu"])),
             ("orders-0.compacted/_lithify", lambda: compact(opened(f"kafka+{root}/orders-0", s3))),
         ):
             with pytest.raises(UnfitStore) as refused:
@@ -181,7 +181,7 @@ def test_fleets_groups_and_logs_are_refused_too(
             assert str(refused.value).startswith(f"{root}/{place}: ")
         assert objects(root, s3) == before
     Fleet(f"{root}/fleet").init()
-    Group(f"{root}/group").init()
+    Group(f"{root}/group").init(["eu"])
     proofs = {key for key in objects(root, s3) if key.endswith("proof.json")}
     assert proofs == {"fleet/proof.json", "group/proof.json"}
 

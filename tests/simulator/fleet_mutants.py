@@ -12,10 +12,12 @@ from simulator.fleet import rules
 
 from lithify.base.backoff import GrowingPause
 from lithify.base.ids import Ulid
+from lithify.coordination.leadership import Leadership
 from lithify.fleet import coordinator_queues, managed_dataset, task_publisher, worker
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.history import CatalogHistory
 from lithify.fleet.catalog.model import QueueState
+from lithify.fleet.garbage_times import GarbageTimes
 from lithify.fleet.managed_dataset import ManagedDataset, Peers
 from lithify.fleet.members import FleetMember, ListedMember, MemberFiles
 from lithify.fleet.task_queue_files import BoardFiles
@@ -24,6 +26,7 @@ from lithify.planning.fleet import admission, quarantine
 from lithify.planning.fleet import task_offers as hints
 from lithify.planning.fleet.admission import QueueAdmission, TenantShare
 from lithify.planning.fleet.fairness import FairTurns
+from lithify.planning.fleet.overdue import OverdueWatch
 from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.polling import PollBackoff
@@ -45,6 +48,9 @@ def _never(*_: object, **__: object) -> bool:
 
 def _nothing(*_: object) -> None:
     return None
+
+
+def _nothing_seen(self: OverdueWatch, *_: object, **__: object) -> None: ...
 
 
 class _NeverFair(FairTurns[Any]):
@@ -366,6 +372,18 @@ MUTANTS = (
         "a dataset that was made anew is not opened anew",
         (rules.ANEW,),
         ((ManagedDataset, "_drop", _nothing),),
+    ),
+    Mutant("idle datasets are never cared for", (rules.CARED,), ((GarbageTimes, "_is_due_again", _never),)),
+    Mutant("nobody tells of work elsewhere", (rules.TOLD,), ((OverdueWatch, "saw", _nothing_seen),)),
+    Mutant(
+        "all datasets count as coordinated elsewhere",
+        (rules.TOLD, rules.CARED),
+        ((ManagedDataset, "_why_elsewhere", "it is elsewhere"),),
+    ),
+    Mutant(
+        "an owner that may be alive is fenced",
+        (rules.FENCED,),
+        ((Leadership, "_adopts", lambda *_: True),),
     ),
     Mutant(
         "the last hint stays on its board",

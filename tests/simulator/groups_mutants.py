@@ -52,6 +52,11 @@ def _all_is_clean(before: Log, round_: Round) -> Log:
     return replace(_honest_cleaned(before, round_), marks=Marks(before.end, before.end))
 
 
+def _resolved_though_a_marker_is_missing(before: Log, round_: Round) -> Log:
+    after = _honest_cleaned(before, round_)
+    return replace(after, marks=Marks(after.marks.clean, before.end))
+
+
 _honest_published = groups.published
 
 
@@ -59,12 +64,12 @@ def _for_the_members_it_knew(self: GroupFiles, epoch: int) -> GroupState:
     """Those when its epoch began."""
     known = vars(self).setdefault("known", {}).setdefault(epoch, self._known(epoch))
     members = [one.member for one in known.members.values()]
-    marks = {member: files._marks_in(self.said(member)) for member in members}
+    reports = {member: self.said(member) for member in members}
 
     def change(group: GroupState) -> GroupState:
         files._check_epoch(group, epoch)
-        old = _honest_published(replace(group, members=known.members), marks, self._clock.now_ms())
-        return replace(_honest_published(group, marks, self._clock.now_ms()), thresholds=old.thresholds)
+        old = _honest_published(replace(group, members=known.members), reports, self._clock.now_ms())
+        return replace(_honest_published(group, reports, self._clock.now_ms()), thresholds=old.thresholds)
 
     return self._update(change)
 
@@ -89,6 +94,14 @@ def _the_last(before: Mapping[int, Any], now: Mapping[int, Any]) -> dict[int, An
     return dict(now)
 
 
+def _unequal(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    return bool(one and other) and one != other
+
+
+def _expecting_nobody(group: GroupState, names: Iterable[str]) -> GroupState:
+    return group
+
+
 def _stays(group: GroupState, name: str, now_ms: int) -> GroupState:
     return group
 
@@ -107,6 +120,16 @@ MUTANTS = (
         "who has said nothing yet is left out of the minimum",
         (rules.THRESHOLDS,),
         changed((groups, "_required", _who_has_said_something)),
+    ),
+    Mutant(
+        "whoever is compacted first decides",
+        (rules.EXPECTED,),
+        changed((files, "expecting", _expecting_nobody), (files, "is_expected", _anything)),
+    ),
+    Mutant(
+        "a copy that lags counts as one with other offsets",
+        (rules.OFFSETS,),
+        changed((groups, "differ", _unequal)),
     ),
     Mutant(
         "readers are left out of the minimum",
@@ -161,6 +184,22 @@ MUTANTS = (
         "thresholds go down", (rules.SURVIVES,), changed((groups, "next_threshold", _as_low_as_the_least))
     ),
     Mutant("what was said is said over", (rules.MARKS,), changed((files, "said", _the_last))),
+    Mutant(
+        "a copy counts as resolved though it lacks a marker",
+        (*SHOWN, rules.CONVERGES),
+        changed((copies, "cleaned", _resolved_though_a_marker_is_missing)),
+    ),
+    Mutant(
+        "a copy stops copying within a transaction",
+        SHOWN,
+        changed((log, "_is_within_transaction", _nothing)),
+        first_seed=5_100,
+    ),
+    Mutant(
+        "a copy that had its round has no other one",
+        (rules.CONVERGES,),
+        changed((copies, "is_round_due", _nothing)),
+    ),
     Mutant("a member that was removed stays", (rules.CONVERGES,), changed((files, "left", _stays))),
     Mutant(
         "the retention is not waited for",

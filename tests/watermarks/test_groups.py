@@ -17,6 +17,9 @@ from lithify.watermarks.groups import (
     PartitionStanding,
     Track,
     bound,
+    differ,
+    expecting,
+    is_expected,
     is_source,
     joined,
     led,
@@ -46,8 +49,11 @@ def group_of(*members: GroupMember, role: GroupRole = GroupRole.COPY) -> GroupSt
 
 def say(group: GroupState, now_ms: int = 1, **marks: tuple[int, int]) -> GroupState:
     """Members by their names, with their two marks in the one partition."""
-    pairs = {group.members[name].member: {P: Marks(*pair)} for name, pair in marks.items()}
-    return published(group, pairs, now_ms)
+    return published(group, {group.members[n].member: {P: report(*p)} for n, p in marks.items()}, now_ms)
+
+
+def report(clean: int, resolved: int, markers_end: int = 99) -> PartitionStanding:
+    return PartitionStanding(Marks(clean, resolved), 99, markers_end)
 
 
 def thresholds(group: GroupState) -> tuple[int, int]:
@@ -68,10 +74,11 @@ def test_thresholds_never_go_down_nor_past_what_anybody_has_said(
     group, number = group_of(A), 0
     for what, name, marks, end in played:
         before, number = group, number + 1
-        newcomer = GroupMember(name, str(number))
+        newcomer, members = GroupMember(name, str(number)), tuple(group.members.values())
         match what:
             case "say":
-                group = published(group, {one.member: {P: marks} for one in group.members.values()}, number)
+                said_by = {one.member: {P: report(marks.clean, marks.resolved, end)} for one in members}
+                group = published(group, said_by, number)
             case "fresh":
                 group = joined(group, newcomer, GroupRole.COPY, number)
             case "with data" | "reader":
@@ -120,7 +127,7 @@ def test_who_is_silent_is_named_with_the_time_since_when() -> None:
 
 def test_what_is_said_for_another_incarnation_does_not_count() -> None:
     group = joined(say(group_of(A, B), a=(9, 9), b=(3, 3)), GroupMember("b", "2"), GroupRole.COPY, 1, {P: 9})
-    group = published(group, {B: {P: Marks(9, 9)}}, 2)
+    group = published(group, {B: {P: report(9, 9)}}, 2)
     assert thresholds(group) == (3, 3)
     assert bound(group, A, P) == Marks(0, 0), "it may have anything below there"
     assert bound(group, B, P) == Marks(0, 0), "it is no member any more"
@@ -162,8 +169,73 @@ def test_who_comes_with_something_must_have_all_below_the_thresholds(
 
 
 def test_a_partition_that_a_newcomer_does_not_name_it_does_not_have() -> None:
-    group = published(group_of(A), {A: {3: Marks(1, 1)}}, 1)
+    group = published(group_of(A), {A: {3: report(1, 1)}}, 1)
     assert passed(group, GroupRole.COPY, {P: 100}) == 3
+
+
+def test_nothing_is_raised_before_each_expected_copy_has_joined_and_reported() -> None:
+    """Whoever is compacted first decides nothing."""
+    group = say(expecting(group_of(A), ["b", "c"]), a=(9, 9))
+    assert thresholds(group) == (0, 0)
+    group = say(joined(group, B, GroupRole.COPY, 2, {P: 3}), b=(3, 3))
+    assert thresholds(group) == (0, 0), "c may be further behind"
+    group = say(joined(group, C, GroupRole.COPY, 3, {P: 1}))
+    assert thresholds(group) == (0, 0), "c has not reported"
+    group = say(group, c=(1, 0))
+    assert thresholds(group) == (1, 0)
+    assert group.expected == frozenset()
+
+
+def test_nothing_is_removed_while_a_new_copy_is_awaited_and_no_threshold_goes_down() -> None:
+    group = expecting(say(group_of(A), a=(9, 9)), ["b"])
+    assert bound(group, A, P) == Marks(0, 0)
+    assert thresholds(say(group, a=(12, 12))) == (9, 9)
+    assert bound(left(group, "b", 2), A, P) == Marks(9, 9)
+
+
+def test_a_copy_that_is_not_expected_may_not_join_and_a_reader_may() -> None:
+    group = expecting(group_of(A), ["b", "a"])
+    assert group.expected == {"b"}, "a has joined"
+    assert [is_expected(group, name, GroupRole.COPY) for name in "abc"] == [True, True, False]
+    assert is_expected(group, "c", GroupRole.READER)
+
+
+def test_a_log_without_markers_publishes_nothing_about_them() -> None:
+    """So no copy comes too late for markers that never were."""
+    group = published(group_of(A), {A: {P: report(0, 9, markers_end=0)}}, 1)
+    assert thresholds(group) == (0, 0)
+    assert passed(group, GroupRole.COPY, {P: 1}) is None
+    assert waiting(group) == ()
+    group = published(group, {A: {P: report(0, 9, markers_end=4)}}, 2)
+    assert thresholds(group) == (0, 4)
+    assert thresholds(published(group, {A: {P: report(0, 12, markers_end=0)}}, 3)) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "contradict"),
+    [
+        ({4: 1}, {4: 1}, False),
+        ({4: 1}, {4: 2}, True),
+        ({4: 1, 5: 1}, {5: 2, 6: 1}, True),
+        ({4: 1}, {5: 1}, False),  # a newer record of the key, which the first may still lack
+        ({}, {4: 1}, False),
+    ],
+)
+def test_copies_differ_if_they_have_two_keys_at_one_offset(
+    one: dict[int, int], other: dict[int, int], contradict: bool
+) -> None:
+    assert (differ(one, other), differ(other, one)) == (contradict, contradict)
+
+
+def test_no_threshold_is_raised_while_two_copies_differ() -> None:
+    group = say(group_of(A, B), a=(3, 3), b=(3, 3))
+    reports = {member: {P: replace(report(9, 9), sample={1: at})} for member, at in ((A, 4), (B, 5))}
+    group = published(group, reports, 2)
+    assert (group.differing, thresholds(group)) == ({P: ("a", "b")}, (3, 3))
+    assert bound(group, A, P) == Marks(0, 0)
+    assert thresholds(left(group, "b", 3)) == (9, 9)
+    reports[B] = {P: replace(report(9, 9), sample={1: 4})}
+    assert thresholds(published(group, reports, 3)) == (9, 9)
 
 
 def test_who_joins_twice_has_joined_once() -> None:
@@ -233,6 +305,6 @@ def test_less_of_anything_is_a_loss(now: PartitionStanding) -> None:
 
 
 def test_marks_are_by_partition() -> None:
-    group = published(group_of(A, B), {A: {0: Marks(5, 5), 1: Marks(7, 7)}, B: {1: Marks(6, 6)}}, 1)
+    group = published(group_of(A, B), {A: {0: report(5, 5), 1: report(7, 7)}, B: {1: report(6, 6)}}, 1)
     assert (group.thresholds_of(0), group.thresholds_of(1)) == (Marks(0, 0), Marks(6, 6))
     assert isinstance(group.members["a"], Joined)

@@ -232,6 +232,7 @@ class FleetProcess:
                     collector = wiring.collector(self._open(url, rule), config, self._observe)
                     if collector is not None:
                         collector.tick()
+                        self._due.done(url, collector.due_in_ms)
             except LithifyError as error:
                 _log.error("garbage of %s was not collected: %s", url, error)
 
@@ -352,6 +353,7 @@ class FleetProcess:
             socket.gethostname(),
             __version__,
             collects=lambda rule: self._config_of(rule).service.collect_garbage,
+            collected=self._due.take_done,
             left=self._commits.forget,
             says=self._says,
         )
@@ -405,7 +407,12 @@ class FleetProcess:
 
     def _open_watched(self, url: str, rule: DatasetRule) -> DatasetPort:
         shared = None if self._shared is None else self._shared.of(url)
-        return self._open(url, rule, self._commits, shared)
+        dataset = self._open(url, rule, self._commits, shared)
+        if self._metrics is None:
+            return dataset
+        from lithify.mirror.metered_reads import metered_backlog
+
+        return metered_backlog(dataset, self._metrics.saw_backlog, self._clock)
 
     def _open(
         self,
@@ -461,6 +468,7 @@ class ToCollect:
         self._changed = threading.Condition()
         self._rules: dict[str, DatasetRule] = {}
         """The latest rule of each dataset, by URL."""
+        self._done: list[tuple[str, int | None]] = []
         self._is_over = False
 
     def add(self, url: str, rule: DatasetRule) -> None:
@@ -476,6 +484,17 @@ class ToCollect:
                 return None
             url = next(iter(self._rules))
             return url, self._rules.pop(url)
+
+    def done(self, url: str, due_in_ms: int | None) -> None:
+        """Record that a dataset was collected, and when more is due."""
+        with self._changed:
+            self._done.append((url, due_in_ms))
+
+    def take_done(self) -> tuple[tuple[str, int | None], ...]:
+        """Return the datasets that were collected since the last call."""
+        with self._changed:
+            done, self._done = tuple(self._done), []
+            return done
 
     def end(self) -> None:
         """End the queue: `take` returns `None` from now on."""

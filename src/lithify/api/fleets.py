@@ -188,26 +188,45 @@ class Fleet:
         tenant: str | None = None,
         coordinates: Coordinates | str = Coordinates.FLEET,
         settings: Mapping[str, object] = _NO_SETTINGS,
+        take_over: bool = False,
     ) -> Catalog:
         """Add datasets, by URL or by pattern (`s3://bucket/tenants/*/db`), and return the new catalog. An
         existing rule with the same pattern is replaced.
 
         `queue` names the queue that takes all their work regardless of its cost. `tenant` names their owner;
         `*` in it is replaced by the text that the first `*` of the pattern matches. `coordinates` says which
-        system coordinates them. `settings` apply to these datasets only. Raise `Refused` for a setting that
-        has no effect on them or is not allowed here.
+        system coordinates them. `settings` apply to these datasets only. `take_over` is as in the method of
+        that name. Raise `Refused` for a setting that has no effect on them or is not allowed here.
         """
         _check_named(patterns)
         given, who = _as_texts(arguments.mapping("settings", settings)), _coordinates(coordinates)
         queue = arguments.optional(arguments.text, "queue", queue)
         tenant = arguments.optional(arguments.text, "tenant", tenant)
-        rules = [DatasetRule(absolute(pattern), who, queue, tenant, given) for pattern in patterns]
+        asked_ms = self._store_ms() if take_over else None
+        rules = [DatasetRule(absolute(pattern), who, queue, tenant, given, asked_ms) for pattern in patterns]
         for rule in rules:
             check_public(rule)
             _check_names(rule)
             _check_values(rule)
             check_allowed(rule, self.url, self._config)
         return self._changed(partial(_added, rules=rules))
+
+    def take_over(self, *patterns: str | os.PathLike[str]) -> Catalog:
+        """Let the fleet take the datasets of these rules, now and later ones, from coordinators of other
+        systems, and return the new catalog. Each dataset is taken once, and only after its wanted work has
+        stood for a minute without a sign of life, or for a quarter of an hour if a compaction is active. A
+        SlateDB process that was opened with `compactor_options` is fenced. Raise `Refused` if there is no
+        such rule, or one whose datasets their owner coordinates."""
+        _check_named(patterns)
+        wanted, asked_ms = tuple(map(absolute, patterns)), self._store_ms()
+        return self._changed(lambda catalog: changes.take_over(catalog, wanted, asked_ms))
+
+    def _store_ms(self) -> int:
+        """Return the time by the store's clock."""
+        now_ms = self._files.store_time.now_ms()
+        if now_ms is None:
+            raise Refused(f"{self.url}: the store does not tell its time, which a takeover needs")
+        return now_ms
 
     def remove(self, *patterns: str | os.PathLike[str]) -> Catalog:
         """Remove rules by the patterns they were added with, and return the new catalog. Running compactions

@@ -3,11 +3,12 @@
     import lithify
 
     group = lithify.Group("s3://bucket/groups/orders")
-    group.init()
+    group.init(["eu", "us", "ap"])
     group.join("warehouse", {0: 81_240, 1: 79_113})
     print(group.show().document["thresholds"])
 
-Copies that Lithify compacts join by themselves (settings `kafka.group` and `kafka.member`). A reader with
+Copies that Lithify compacts are named when the group is created, or with `expect`, and join by themselves
+(settings `kafka.group` and `kafka.member`). A reader with
 state of its own joins here, and calls `join` again whenever it has committed more. All errors are
 `lithify.LithifyError`s. `Refused` is raised before anything is written. docs/groups.md has the reasons.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lithify.api import arguments, wiring
 from lithify.api.client import Settings, settled
@@ -24,6 +25,7 @@ from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import Fenced, Refused
 from lithify.base.ids import Ids, RandomIds
 from lithify.base.jsonvalues import whole_number
+from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION
 from lithify.datasets.waiting import command_waiting
 from lithify.views.blocks import Shown
@@ -53,9 +55,23 @@ class Group:
             url, config, command_waiting(url, config), self._clock, ids if ids is not None else RandomIds()
         )
 
-    def init(self) -> Shown:
-        """Create the group, without members. Raise `Refused` if there is one with members."""
-        return show_group(self.url, self._files.begin())
+    def init(self, members: Sequence[str]) -> Shown:
+        """Create the group. `members` are the names of its copies: nothing is removed in any copy before each
+        of them has joined and reported. Raise `Refused` if there is another group, or no name."""
+        names = _names(members)
+        if not names:
+            raise Refused(
+                "name the copies of the group, all that exist: --members eu,us,ap; for one copy, --members eu"
+            )
+        return show_group(self.url, self._files.begin(names))
+
+    def expect(self, members: Sequence[str]) -> Shown:
+        """Wait for more copies, and return the group. From now on nothing is removed until they have joined,
+        so they can be copied meanwhile, each from a member to its end."""
+        names = _names(members)
+        if not names:
+            raise Refused("name the copies to wait for")
+        return show_group(self.url, self._files.expect(names))
 
     def show(self) -> Shown:
         """Return members, their marks, the thresholds, and which members each threshold waits for. Writes
@@ -91,10 +107,12 @@ class Group:
         return self._published()
 
     def leave(self, name: str) -> Shown:
-        """Remove a member, whether copy or reader, and return the group. Records that only this member needed
-        may be removed from now on. Raise `Refused` if there is no such member."""
+        """Remove a member, whether copy or reader, or stop waiting for an expected one, and return the group.
+        Records that only this member needed may be removed from now on. Raise `Refused` if there is no such
+        member."""
         name = arguments.text("name", name)
-        if name not in self._files.read().members:
+        group = self._files.read()
+        if name not in group.members and name not in group.expected:
             raise Refused(f"{self.url}: has no member {name!r}; `lithify group show` lists the members")
         return show_group(self.url, self._files.leave(name))
 
@@ -105,3 +123,7 @@ class Group:
             except Fenced:
                 continue  # another process published at the same time
         return self.show()
+
+
+def _names(members: Sequence[str]) -> list[str]:
+    return [checked_name(name) for name in arguments.texts("members", members)]

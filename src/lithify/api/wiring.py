@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lithify.coordination.commit_records import CommitRecords
     from lithify.coordination.groups import GroupFiles
     from lithify.coordination.leadership import Leadership
+    from lithify.datasets.collecting import PeriodicCollector
     from lithify.datasets.kind import DatasetPort
     from lithify.datasets.registry import Registered
     from lithify.engine.ports import Engine
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from lithify.mirror.dataset_mirror import DatasetMirror
     from lithify.observe.metrics import Metrics
     from lithify.service.coordinator import Coordinator
-    from lithify.service.garbage_loop import Collector
     from lithify.service.options import CoordinatorOptions, WorkerOptions
     from lithify.service.slots import WorkerSlots
     from lithify.service.worker import Worker
@@ -310,7 +310,7 @@ def commit_records(dataset: DatasetPort) -> CommitRecords:
     return CommitRecords(store, folder, dataset.observers)
 
 
-def collector(dataset: DatasetPort, config: Config, observer: Observer) -> Collector | None:
+def collector(dataset: DatasetPort, config: Config, observer: Observer) -> PeriodicCollector[Any] | None:
     """Return the garbage collector of `dataset`; `None` if the settings disable it."""
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds

@@ -165,7 +165,7 @@ def _plain(value: Any) -> Any:
 def _required(schema: Any, optional: Collection[str]) -> Any:
     """Return pydantic's schema without the defaults of dataclasses' fields."""
     if isinstance(schema, list | tuple):
-        return [_required(part, optional) for part in schema]
+        return type(schema)(_required(part, optional) for part in schema)
     if not isinstance(schema, dict):
         return schema
     made = {name: _required(part, optional) for name, part in schema.items()}

@@ -56,6 +56,11 @@ class CoordinatorAlive(Refused):
 
     exit_code = 3
 
+    def __init__(self, message: str, why: str = "") -> None:
+        """`why` is the reason without the advice that `message` gives to a command; by default, `message`."""
+        super().__init__(message)
+        self.why = why or message
+
 
 class CorruptObject(LithifyError):
     """The bytes of an object do not decode.

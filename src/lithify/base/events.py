@@ -203,6 +203,26 @@ class CanCompact(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatedElsewhere(Event):
+    """A dataset of a fleet has work that waits, and the fleet may not coordinate it. Reported once, and again
+    when the reason changes."""
+
+    level = logging.WARNING
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearLimit(Event):
+    """The writer of a dataset of a fleet is near a stall, and nothing is under way. Reported once, until that
+    has changed."""
+
+    level = logging.WARNING
+
+    backlog: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered(Event):
     """A quarantined dataset can be read again."""
 
@@ -257,6 +277,9 @@ class GarbageCollected(Event):
     left: Mapping[str, int]
     """Number of objects by kind that are still needed, or too young."""
     bytes_deleted: int
+    due_in_ms: int | None = None
+    """When more can be deleted even if the dataset does not change: a checkpoint ends, or a minimum age or
+    grace period is over. `None` if that is never, or unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,13 @@ def add(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A setting for these datasets only; may be repeated."),
     ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Take each of them once from a coordinator of SlateDB that shows no sign of life.",
+        ),
+    ] = False,
 ) -> None:
     """Add databases and tables, or change their settings. Datasets that match a pattern later are added too.
 
@@ -114,7 +121,32 @@ def add(
     """
     opened = context.fleet(fleet)
     given = pairs(setting)
-    opened.add(*patterns, queue=queue, tenant=tenant, coordinates=coordinated_by, settings=given)
+    opened.add(
+        *patterns,
+        queue=queue,
+        tenant=tenant,
+        coordinates=coordinated_by,
+        settings=given,
+        take_over=take_over,
+    )
+    context.show(_datasets(opened))
+
+
+@fleet_app.command("take-over")
+@command()
+def take_over_datasets(context: CommandContext, fleet: FleetUrl, patterns: Patterns) -> None:
+    """Let the fleet coordinate databases that SlateDB's own compactor has run on, by their rules' patterns.
+
+    Each is taken once, after its work has waited for a minute without a sign of life.
+
+    A SlateDB process that was opened with compactor_options is fenced then, and closes.
+
+    Example:
+
+        lithify fleet take-over s3://bucket/fleet 's3://bucket/tenants/*/db'
+    """
+    opened = context.fleet(fleet)
+    opened.take_over(*patterns)
     context.show(_datasets(opened))
 
 

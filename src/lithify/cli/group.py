@@ -29,16 +29,47 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The member.", show_de
 
 @group_app.command("init")
 @command()
-def init(context: CommandContext, group: GroupUrl) -> None:
-    """Create a group without members. A log whose settings name the group joins in its first round.
+def init(
+    context: CommandContext,
+    group: GroupUrl,
+    members: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="The names of all copies, separated by commas; of one copy, its name.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Create a group of the named copies. Nothing is removed in any copy before each has joined.
+
+    A copy joins in its first round, if its settings name the group and one of these names.
 
     Examples:
 
-        lithify group init s3://bucket/groups/orders
+        lithify group init --members eu,us,ap s3://bucket/groups/orders
 
         lithify compact --set kafka.group=s3://bucket/groups/orders --set kafka.member=eu kafka+s3://eu/orders
     """
-    context.show(_group(context, group).init())
+    context.show(_group(context, group).init([] if members is None else members.split(",")))
+
+
+@group_app.command("expect")
+@command()
+def expect(
+    context: CommandContext,
+    group: GroupUrl,
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="The new copies.", show_default=False)],
+) -> None:
+    """Let more copies join. Until they have, nothing is removed in any copy.
+
+    Run this first, then copy the log from a member, to its end, and compact the new copy.
+
+    Example:
+
+        lithify group expect s3://bucket/groups/orders ap
+    """
+    context.show(_group(context, group).expect(names))
 
 
 @group_app.command("join")
@@ -72,7 +103,9 @@ def join(
 @group_app.command("leave")
 @command()
 def leave(context: CommandContext, group: GroupUrl, name: Name) -> None:
-    """Remove a member, a copy or a reader, even if it is still active. Nothing waits for it any more.
+    """Remove a member, a copy or a reader, even if it is still active or has not joined.
+
+    Nothing waits for it any more. A copy cannot join again unless the group expects it.
 
     The data of a removed copy must not be used as a member's again.
 

@@ -16,6 +16,8 @@
    it reports anything.
 5. A value that could not be read again is refused and not written: every change begins with reading the
    current one.
+6. The group exists before its members join: it names the copies that have to join (`begin`, `expect`), so
+   that no copy that is compacted early decides without them.
 
 A crash while joining leaves a member that reports nothing and holds back the thresholds until it is removed,
 or its next incarnation replaces it.
@@ -24,8 +26,8 @@ or its next incarnation replaces it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, TypeVar
 
@@ -55,6 +57,9 @@ from lithify.watermarks.groups import (
     Marks,
     PartitionStanding,
     Thresholds,
+    differ,
+    expecting,
+    is_expected,
     joined,
     led,
     left,
@@ -66,7 +71,9 @@ from lithify.watermarks.groups import (
 from lithify.watermarks.model import GroupMember, Threshold
 
 KEPT_VERSIONS = 20
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+"""Format 1, which is read too, names no expected members and has no ends of markers."""
+_READ_FORMATS = range(1, _FORMAT + 1)
 _SUFFIX = ".json"
 _TOKEN = "~"
 """Precedes the incarnation; not allowed in names."""
@@ -100,17 +107,23 @@ class GroupFiles:
         """Return the latest version. Raise `DatasetNotFound` when there is no group."""
         return self._decode(self.files.confirmed())
 
-    def begin(self) -> GroupState:
-        """Create a group without members. Raise `Refused` if there is another one."""
+    def begin(self, members: Collection[str]) -> GroupState:
+        """Create a group that waits for these members. Raise `Refused` if there is another group."""
+        group = expecting(GroupState(), map(checked_name, members))
 
         def first(version: Version | None) -> bytes | None:
             if version is None:
-                return encode(GroupState())
-            if self._decode(version) != GroupState():
+                return encode(group)
+            if self._decode(version) != group:
                 raise Refused(f"{join(self._store.url, self._folder)} already has a group")
             return None
 
         return self._decode(self.files.update(first, self._clock, self._rng))
+
+    def expect(self, members: Collection[str]) -> GroupState:
+        """Wait for these members too, unless they have joined."""
+        names = list(map(checked_name, members))
+        return self._update(lambda group: expecting(group, names))
 
     # Members
 
@@ -121,10 +134,11 @@ class GroupFiles:
     def join(
         self, member: GroupMember, role: GroupRole, ends: Mapping[int, int] | None = None, owner: str = ""
     ) -> GroupState:
-        """Add a member, replacing an earlier incarnation if there is one; create the group if there is none.
-        `ends` is how far it has each partition, all of it kept while it was a member, or since before the
-        group; `None` means that it begins with nothing. Return the resulting group. Raise `TooLate` if the
-        member's data are not enough, and `Refused` if another owner (`Joined.owner`) has the name."""
+        """Add a member, replacing an earlier incarnation if there is one. `ends` is
+        how far it has each partition, all of it kept while it was a member, or since before the group; `None`
+        means that it begins with nothing. Return the resulting group. Raise `TooLate` if the
+        member's data are not enough, and `Refused` if another owner (`Joined.owner`) has the name, or the
+        group does not expect this copy."""
         checked_name(member.name)
         checked_name(member.incarnation)
 
@@ -132,12 +146,12 @@ class GroupFiles:
             there = group.members.get(member.name)
             if there is not None and there.role is not role:
                 raise Refused(f"{member.name} is a {there.role} of the group; take another name")
-            check_owner(group, member.name, owner)
+            check_may_join(group, member.name, role, owner)
             if group.find(member) is None and ends is not None:
                 self._check(group, member.name, role, ends)
             return joined(group, member, role, self._clock.now_ms(), ends, owner)
 
-        return self._update(change, may_begin=True)
+        return self._update(change)
 
     def _check(self, group: GroupState, name: str, role: GroupRole, ends: Mapping[int, int]) -> None:
         partition = passed(group, role, ends)
@@ -151,9 +165,22 @@ class GroupFiles:
                 f"and tombstones and markers below {past} may have been removed; start it without data"
             )
 
+    def check_offsets(self, name: str, standings: Mapping[int, PartitionStanding]) -> None:
+        """Raise `Refused` if a copy with these data has other offsets than a member, as the target of
+        MirrorMaker has: marks of one would say nothing about the other."""
+        for other, one in sorted(self.read().members.items()):
+            reported = {} if other == name else self.said(one.member)
+            for partition in sorted(standings.keys() & reported.keys()):
+                if differ(standings[partition].sample, reported[partition].sample):
+                    raise Refused(
+                        f"partition {partition} of {name} and {other} have different keys at the same "
+                        f"offset, as a topic has that MirrorMaker or Replicator has written: let {name} form "
+                        f"a group of its own (kafka.group), and then: lithify group leave GROUP {name}"
+                    )
+
     def leave(self, name: str) -> GroupState:
-        """Remove a member, whatever it still does; no error if there is none. Its data may not be used as a
-        member's any more."""
+        """Remove a member, whatever it still does, or stop waiting for an expected one; no error if there is
+        none. Its data may not be used as a member's any more."""
         return self._update(lambda group: left(group, name, self._clock.now_ms()))
 
     def said(self, member: GroupMember) -> dict[int, PartitionStanding]:
@@ -193,11 +220,11 @@ class GroupFiles:
         """Collect the members' reports and publish the resulting thresholds; publish nothing if nothing has
         changed since this leader's last publication. Raise `Fenced` if there is a newer leader."""
         members = [one.member for one in self._known(epoch).members.values()]
-        marks = {member: _marks_in(self.said(member)) for member in members}
+        reports = {member: self.said(member) for member in members}
 
         def change(group: GroupState) -> GroupState:
             _check_epoch(group, epoch)
-            return published(group, marks, self._clock.now_ms())
+            return published(group, reports, self._clock.now_ms())
 
         return self._update(change)
 
@@ -221,9 +248,9 @@ class GroupFiles:
 
     # Objects
 
-    def _update(self, change: Callable[[GroupState], GroupState], *, may_begin: bool = False) -> GroupState:
+    def _update(self, change: Callable[[GroupState], GroupState]) -> GroupState:
         def changed(version: Version | None) -> bytes | None:
-            before = GroupState() if version is None and may_begin else self._decode(version)
+            before = self._decode(version)
             after = change(before)
             for partition in before.thresholds:
                 then, now = before.thresholds_of(partition), after.thresholds_of(partition)
@@ -239,7 +266,8 @@ class GroupFiles:
         if version is None:
             place = join(self._store.url, self._folder)
             raise DatasetNotFound(
-                f"there is no group in {place}; the first member to join creates it, or `lithify group init`"
+                f"there is no group in {place}; create it with its members: lithify group init {place} "
+                "--members NAME,NAME"
             )
         decoded = self._decoded  # another thread may decode another version meanwhile
         if decoded is None or decoded[0] != version:
@@ -258,23 +286,26 @@ class GroupFiles:
         return _decode_marks(data, key, member), meta.etag
 
 
-def check_owner(group: GroupState, name: str, owner: str) -> None:
-    """Raise `Refused` if another owner has the name."""
+def check_may_join(group: GroupState, name: str, role: GroupRole, owner: str) -> None:
+    """Raise `Refused` if another owner has the name, or the group does not expect this copy."""
+    if not is_expected(group, name, role):
+        awaited = f"waits for {', '.join(sorted(group.expected))}" if group.expected else "waits for no copy"
+        raise Refused(
+            f"the group does not expect {name}, and {awaited}: correct the name (kafka.member), or if "
+            f"{name} is another copy of the same log: lithify group expect GROUP {name}"
+        )
     other = taken(group, name, owner)
     if other is not None:
         raise Refused(
             f"{name} is the name of {other} in the group, so {owner} needs another one (kafka.member); if it "
-            f"has moved here for good: lithify group leave GROUP {name}"
+            f"has moved here for good: lithify group leave GROUP {name}, then lithify group expect GROUP "
+            f"{name}"
         )
 
 
 def _check_epoch(group: GroupState, epoch: int) -> None:
     if group.epoch != epoch:
         raise Fenced(f"the group has a newer leader, {group.leader}, in epoch {group.epoch} after {epoch}")
-
-
-def _marks_in(standings: Mapping[int, PartitionStanding]) -> dict[int, Marks]:
-    return {partition: standing.marks for partition, standing in standings.items()}
 
 
 # Documents
@@ -293,21 +324,35 @@ class _MemberFields:
 class _GroupFields:
     """A version of a group. Partitions are keys; a partition's two positions are a pair."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
     epoch: Count
     leader: str
     published_in: Count
     members: Mapping[str, _MemberFields]
     thresholds: Mapping[CountKey, tuple[Threshold, Threshold]]
+    expected: tuple[str, ...] = ()
+    markers_ends: Mapping[CountKey, Count] = field(default_factory=dict)
+    differing: Mapping[CountKey, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _StandingFields:
+    clean: Count
+    resolved: Count
+    end: Count
+    markers_end: Count
+    sample: tuple[tuple[Count, Count], ...]
+    """Offsets, and hashes of keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _MarksFields:
     """The marks and the end of a member in each partition."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
     incarnation: str
-    marks: Mapping[CountKey, tuple[Count, Count, Count]]
+    marks: Mapping[CountKey, _StandingFields | tuple[Count, Count, Count]]
+    """In format 1 both marks and the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +360,7 @@ class _Format:
     format: int
 
 
-_GROUPS = DocumentCodec(_GroupFields, "a group", optional={"owner"})  # older versions have no owner
+_GROUPS = DocumentCodec(_GroupFields, "a group", optional={"owner", "expected", "markers_ends", "differing"})
 _MARKS = DocumentCodec(_MarksFields, "the marks of a member")
 _FORMATS = DocumentCodec(_Format)
 
@@ -334,7 +379,17 @@ def encode(group: GroupState) -> bytes:
     }
     thresholds = {partition: (one.clean, one.resolved) for partition, one in group.thresholds.items()}
     return _GROUPS.encode(
-        _GroupFields(_FORMAT, group.epoch, group.leader, group.published_in, members, thresholds)
+        _GroupFields(
+            _FORMAT,
+            group.epoch,
+            group.leader,
+            group.published_in,
+            members,
+            thresholds,
+            tuple(sorted(group.expected)),
+            group.markers_ends,
+            group.differing,
+        )
     )
 
 
@@ -353,11 +408,29 @@ def decode(data: bytes, key: str) -> GroupState:
         for name, one in found.members.items()
     }
     thresholds = {partition: Thresholds(*pair) for partition, pair in found.thresholds.items()}
-    return GroupState(found.epoch, found.leader, found.published_in, members, thresholds)
+    return GroupState(
+        found.epoch,
+        found.leader,
+        found.published_in,
+        members,
+        thresholds,
+        frozenset(found.expected),
+        found.markers_ends,
+        found.differing,
+    )
 
 
 def _encode_marks(member: GroupMember, standings: Mapping[int, PartitionStanding]) -> bytes:
-    marks = {p: (one.marks.clean, one.marks.resolved, one.end) for p, one in standings.items()}
+    marks = {
+        p: _StandingFields(
+            one.marks.clean,
+            one.marks.resolved,
+            one.end,
+            one.markers_end,
+            tuple(sorted(one.sample.items())),
+        )
+        for p, one in standings.items()
+    }
     return _MARKS.encode(_MarksFields(_FORMAT, member.incarnation, marks))
 
 
@@ -366,7 +439,15 @@ def _decode_marks(data: bytes, key: str, member: GroupMember) -> dict[int, Parti
     if found.incarnation != member.incarnation:
         reason = "does not decode as the marks of a member: its incarnation differs from that in its name"
         raise CorruptObject(key, reason)
-    return {p: PartitionStanding(Marks(clean, res), end) for p, (clean, res, end) in found.marks.items()}
+    return {partition: _standing(fields) for partition, fields in found.marks.items()}
+
+
+def _standing(found: _StandingFields | tuple[int, int, int]) -> PartitionStanding:
+    if isinstance(found, tuple):
+        clean, resolved, end = found
+        return PartitionStanding(Marks(clean, resolved), end)
+    marks = Marks(found.clean, found.resolved)
+    return PartitionStanding(marks, found.end, found.markers_end, dict(found.sample))
 
 
 def _supported(codec: DocumentCodec[T], data: bytes, key: str) -> T:
@@ -374,10 +455,11 @@ def _supported(codec: DocumentCodec[T], data: bytes, key: str) -> T:
         return codec.decode(data, key)
     except CorruptObject:
         found = _format_of(data)
-        if found == _FORMAT:
+        if found in _READ_FORMATS:
             raise
     raise Unsupported(
-        f"{key}: has format {found!r}, but this version of Lithify reads only {_FORMAT}; use a newer one"
+        f"{key}: has format {found!r}, but this version of Lithify reads only formats up to {_FORMAT}; use a "
+        "newer one"
     )
 
 

@@ -30,6 +30,7 @@ from lithify.protocol.lease import (
     LOOK_AFTER_MS,
     RENEW_AFTER_MS,
     EpochClaim,
+    EpochHeld,
     FoundLease,
     Lease,
     LeaseFile,
@@ -74,7 +75,7 @@ class FencedResource(Protocol):
         coordinator may start."""
         ...
 
-    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+    def why_held(self, epoch: int, lease: Lease | None) -> EpochHeld | None:
         """Return why a program other than Lithify may hold `epoch`, and what to do; `None` if none can."""
         ...
 
@@ -153,10 +154,16 @@ class Leadership:
 
     @contextmanager
     def acquire(
-        self, *, take_over: bool = False, is_dead: Callable[[str], bool] = lambda holder: False
+        self,
+        *,
+        take_over: bool = False,
+        is_dead: Callable[[str], bool] = lambda holder: False,
+        adopts_before_ms: int | None = None,
     ) -> Iterator[Term]:
         """Be the coordinator for as long as the context lasts (docs/protocol.md, *Leadership*). A holder for
-        which `is_dead` returns true is not challenged.
+        which `is_dead` returns true is not challenged. With `adopts_before_ms`, an epoch that a program other
+        than Lithify may hold is taken, unless Lithify has coordinated the dataset since that time of the
+        store's clock: then that program has come back since. Coordinators of Lithify are never fenced so.
 
         `CoordinatorAlive`, before anything but a question in its lease is written, when another coordinator
         may be at work and this one was not told to `take_over`. `Refused`, `CorruptObject` and `StoreError`
@@ -166,9 +173,9 @@ class Leadership:
         lease = found.lease if found is not None else None
         epoch = self._dataset.epoch()
         if not take_over:
-            reason = self._dataset.why_held(epoch, lease)
-            if reason is not None:
-                raise CoordinatorAlive(reason)
+            held = self._dataset.why_held(epoch, lease)
+            if held is not None and not self._adopts(found, adopts_before_ms):
+                raise CoordinatorAlive(f"{held.why}. {held.do}", held.why)
             if not has_asked and (lease is None or not is_dead(lease.holder)):
                 found = self._watch(found)
         is_lithifys = lease is not None and lease.proves(
@@ -202,6 +209,17 @@ class Leadership:
             yield Term(taken, last.holder if last is not None and not last.is_ended else None)
         finally:
             self._resign()
+
+    def _adopts(self, found: FoundLease | None, before_ms: int | None) -> bool:
+        """Return whether an epoch of another program may be taken: Lithify has taken none since that time."""
+        if before_ms is None:
+            return False
+        if found is None or found.written_ms < before_ms:
+            return True
+        lease = found.lease
+        if lease is None or lease.taken is not None:
+            return False
+        return lease.taking is None or not self._dataset.has_taken(lease.taking)
 
     def _say(self, taken: int) -> None:
         """Write into the lease which epoch was taken."""

@@ -28,7 +28,7 @@ from lithify.protocol.model import (
 )
 
 FIRST_VERSION = 1
-NEWEST_VERSION = 2
+NEWEST_VERSION = 3
 """A document has the lowest version that can represent its specs, so that an older Lithify reads it if it
 can, and otherwise reports that it is newer."""
 

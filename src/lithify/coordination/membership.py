@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from lithify.coordination.groups import GroupFiles, TooLate, check_owner
+from lithify.coordination.groups import GroupFiles, TooLate, check_may_join
 from lithify.watermarks.groups import GroupRole, Marks, PartitionStanding, adopted, lost
 from lithify.watermarks.model import GroupMember
 
@@ -87,14 +87,15 @@ class Membership:
 
     def enter(self) -> tuple[EntryStep, GroupMember]:
         """Do one step of joining; repeat until the result is `MEMBER`. Then it may continue, in this
-        incarnation. Raise `Refused` if another owner has the name."""
+        incarnation. Raise `Refused` if another owner has the name, the group does not expect this copy,
+        or it has other offsets than a member."""
         member = GroupMember(self._name, self._state.read().incarnation)
         before = self._files.said(member)
         kept = self._state.read()
         if kept.incarnation != member.incarnation:
             return EntryStep.CHANGED, member
         group = self._files.read()
-        check_owner(group, self._name, self._owner)
+        check_may_join(group, self._name, self._role, self._owner)
         mine = group.find(member)
         partition = lost(before, kept.standings)
         if partition is not None:
@@ -106,6 +107,7 @@ class Membership:
                 partition,
             )
         if mine is None or partition is not None:
+            self._files.check_offsets(self._name, kept.standings)
             return self._join(kept)
         new = adopted(mine.marks, kept.standings)
         if new:

@@ -93,6 +93,11 @@ def until_due_s(
     return max(0.0, min(next_s, default=float("inf")) - now_s)
 
 
+def sooner(one_ms: int | None, other_ms: int | None) -> int | None:
+    """Return the earlier of two times that may be unknown."""
+    return min((ms for ms in (one_ms, other_ms) if ms is not None), default=None)
+
+
 class PeriodicCollector(Generic[KindT]):
     """Collects the garbage of one dataset periodically. `collect` carries out one collection."""
 
@@ -108,6 +113,9 @@ class PeriodicCollector(Generic[KindT]):
         self._clock = clock
         self._observe = observer
         self._began_s: dict[KindT, float] = {}
+        self.due_in_ms: int | None = None
+        """When more can be collected even if the dataset does not change, as of the last tick; `None` if that
+        is never, or unknown."""
 
     def tick(self) -> float:
         """Collect what is due. Return the seconds until something is due again. If some collections fail,
@@ -116,8 +124,11 @@ class PeriodicCollector(Generic[KindT]):
 
         def begin(due: Due[KindT]) -> None:
             self._began_s.update(dict.fromkeys(due.kinds, now_s))
-            self._observe(self._collect(due))
+            done = self._collect(due)
+            self._observe(done)
+            self.due_in_ms = sooner(self.due_in_ms, done.due_in_ms)
 
+        self.due_in_ms = None
         carried_out(due_kinds(self.settings, self._began_s, now_s), begin)
         return self.wait_s()
 

@@ -16,7 +16,7 @@ from lithify.coordination.ledger_history import LedgerHistory
 from lithify.coordination.observers import DatasetObservers
 from lithify.coordination.sidecar import ObjectJournal
 from lithify.datasets.kind import DatasetPort, SnapshotT
-from lithify.protocol.lease import EpochClaim, Lease, Permit, judge_lease, without_lease
+from lithify.protocol.lease import EpochClaim, EpochHeld, Lease, Permit, judge_lease, without_lease
 from lithify.protocol.model import Ledger, OutputT, RangeT, SpecT
 from lithify.protocol.presence import CoordinatorStatus
 from lithify.store.keys import join
@@ -129,7 +129,7 @@ class OwnLedgerDataset(DatasetPort[SnapshotT, SpecT, RangeT, OutputT], ABC):
         self._ledger.files.confirmed()
         self._ledger.check_epoch(epoch)
 
-    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+    def why_held(self, epoch: int, lease: Lease | None) -> EpochHeld | None:
         """Return `None`: the lease alone shows which process is alive."""
         return None
 

@@ -8,6 +8,8 @@
 | `rule` | it names no dataset, or one that another rule names too | it cannot be looked up |
 | `tenant` | it has a weight or a limit, and no dataset | |
 | `dataset` | its coordinator does not poll it for now, after an error | |
+| `elsewhere` | its work is wanted, but another process coordinates it | |
+| `limit` | its writer is near a stall, and nothing is under way | the writer is stalled, or soon will be |
 | `clock` | this machine's or a member's differs from the store's | |
 """
 
@@ -17,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from lithify.base.errors import LithifyError
-from lithify.fleet.catalog.model import Catalog, DatasetRule, QueueState
+from lithify.fleet.catalog.model import Catalog, Coordinates, DatasetRule, QueueState
 from lithify.fleet.catalog.patterns import is_pattern
 from lithify.fleet.members import BEAT_EVERY_MS, FleetRole
 from lithify.fleet.status import FleetStatus
@@ -35,6 +37,7 @@ def check_fleet(
     yield from _check_rules(status.catalog.catalog, datasets, problems)
     yield from _check_tenants(status.catalog.catalog, datasets)
     yield from _check_datasets(status)
+    yield from _check_overdue(status, datasets)
     yield from _check_clock(status)
 
 
@@ -135,6 +138,39 @@ def _check_datasets(status: FleetStatus) -> Iterator[Finding]:
                 f"{member.quarantined - len(member.troubled)} more datasets of {member.name} are quarantined"
             )
             yield warning("dataset", says, "check its log")
+
+
+def _check_overdue(status: FleetStatus, datasets: Mapping[str, DatasetRule]) -> Iterator[Finding]:
+    found = status.overdue
+    for one in found:
+        if one.near_limit:
+            says = f"{one.url} is near its limit, and nothing is under way: {one.near_limit}"
+            do = f"lithify plan {one.url}; lithify fleet status {status.url} shows whether workers are free"
+            yield (problem if one.is_stalling else warning)("limit", says, do)
+        if one.elsewhere:
+            says = f"{one.url}: work is wanted, but coordinated elsewhere: {one.elsewhere}"
+            yield warning("elsewhere", says, _how_to_coordinate(one.url, datasets.get(one.url), status.url))
+    elsewhere, near_limit = status.overdue_count
+    more = (("elsewhere", elsewhere, "elsewhere"), ("limit", near_limit, "near_limit"))
+    for check, count, name in more:
+        unnamed = count - sum(bool(getattr(one, name)) for one in found)
+        if unnamed > 0:
+            yield warning(check, f"{unnamed} more datasets of this kind", "see the coordinators' logs")
+
+
+def _how_to_coordinate(url: str, rule: DatasetRule | None, fleet: str) -> str:
+    """Advise on a dataset that the fleet does not coordinate."""
+    if rule is not None and rule.coordinates is Coordinates.OWNER:
+        return (
+            f"start the owner's coordinator, or add {rule.pattern} again without --coordinated-by, so that "
+            "the fleet coordinates it"
+        )
+    pattern = url if rule is None else rule.pattern
+    return (
+        "if no process of the other system coordinates it any more (SlateDB: all are opened without "
+        f"compactor_options), lithify fleet take-over {fleet} '{pattern}'; else add it with "
+        "--coordinated-by owner"
+    )
 
 
 def _check_clock(status: FleetStatus) -> Iterator[Finding]:

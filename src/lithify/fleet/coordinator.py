@@ -16,8 +16,8 @@ Each `tick`:
    commits. Of the datasets with admitted tasks, those that this coordinator already leads are polled first.
 6. The first of the live coordinators deletes old catalog versions (`lithify.fleet.catalog.history`) and the
    files of members whose member object was lost.
-7. Collect the garbage of commits when it is due (`lithify.fleet.garbage_times`); for datasets that cannot
-   be read, once they can be read.
+7. Collect garbage and do the other duties of each dataset when something is due
+   (`lithify.fleet.garbage_times`); for datasets that cannot be read, once they can be read.
 
 All state except the ledgers may be lost: a coordinator that starts finds the datasets in the catalog, the
 running work in their ledgers, and the pending tasks by planning again. Two coordinators that both believe
@@ -50,15 +50,18 @@ from lithify.fleet.members import (
     BEAT_EVERY_MS,
     DEAD_AFTER_MS,
     FORGOTTEN_AFTER_MS,
+    MAX_OVERDUE,
     MAX_TROUBLED,
     FleetMember,
     FleetRole,
+    OverdueDataset,
     ReportListener,
     unheard,
 )
 from lithify.fleet.peers import PeerSummary
 from lithify.fleet.refresh_requests import MAX_AGE_MS, Wake
 from lithify.fleet.task_publisher import Claimable, IdleWorkers, OwnBoards
+from lithify.planning.fleet.overdue import NOTHING_OVERDUE
 from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.placement import Placement
 from lithify.planning.fleet.quarantine import Quarantine, QuarantinedDataset
@@ -71,7 +74,10 @@ LOOKS_AT_ONCE = 32
 _NOTHING = DatasetCheckpoint()
 
 Collect = Callable[[str, DatasetRule], None]
-"""Request garbage collection of a dataset without waiting for it."""
+"""Request garbage collection and the other duties of a dataset without waiting for them."""
+Collected = Callable[[], Iterable[tuple[str, int | None]]]
+"""Return the datasets whose duties have been done since the last call, each with the time in milliseconds
+until more is due; `None` if that is never, or unknown."""
 
 
 def _always(rule: DatasetRule) -> bool:
@@ -96,6 +102,7 @@ class FleetCoordinatorPorts:
     looks_at_once: int = LOOKS_AT_ONCE
     collects: Callable[[DatasetRule], bool] = _always
     """Return whether garbage is collected in datasets of a rule."""
+    collected: Collected = tuple
     left: Callable[[str], None] = _untold
     """Called with the URL of a dataset that is not watched any more."""
     says: ReportListener = unheard
@@ -292,6 +299,7 @@ class FleetCoordinator:
         bad |= {
             w.url: f"its data cannot be compacted: {w.refusal}" for w in self._watched.values() if w.refusal
         }
+        overdue = self._overdue()
         return FleetMember(
             name=self.name,
             role=FleetRole.COORDINATOR,
@@ -304,7 +312,19 @@ class FleetCoordinator:
             troubled=dict(list(bad.items())[:MAX_TROUBLED]),
             at_ms=self._clock.now_ms(),
             needs=self.needs,
+            elsewhere=sum(bool(one.elsewhere) for one in overdue),
+            near_limit=sum(bool(one.near_limit) for one in overdue),
+            overdue=tuple(overdue[:MAX_OVERDUE]),
         )
+
+    def _overdue(self) -> list[OverdueDataset]:
+        """Return the datasets with overdue work, those near a stall first."""
+        found = [
+            OverdueDataset(url, work.elsewhere, work.near_limit, work.is_stalling)
+            for url, watched in self._watched.items()
+            if watched.error is None and (work := watched.overdue) != NOTHING_OVERDUE
+        ]
+        return sorted(found, key=lambda one: (not one.is_stalling, not one.near_limit, one.url))
 
     # Polling
 
@@ -397,8 +417,13 @@ class FleetCoordinator:
 
     def _collect(self) -> None:
         now_ms = self._clock.now_ms()
+        for url, due_in_ms in self._ports.collected():
+            if url in self._watched:
+                self._garbage_times.done(url, now_ms)
+                known, due_ms = self._watched[url].known, None if due_in_ms is None else now_ms + due_in_ms
+                self._watched[url].known = replace(known, collected_ms=now_ms, due_ms=due_ms)
         for url, watched in self._watched.items():
-            if watched.error is not None:
+            if watched.error is not None or not watched.may_coordinate:
                 continue  # a dataset that cannot be read cannot be collected either
             is_due = self._garbage_times.is_due(
                 url,
@@ -408,8 +433,7 @@ class FleetCoordinator:
                 never_commits=watched.never_commits,
             )
             if is_due and self._has_collected(url, watched.rule):
-                self._garbage_times.has_collected(url, now_ms)
-                watched.known = replace(watched.known, collected_ms=now_ms)
+                self._garbage_times.requested(url, now_ms)
 
     def _has_collected(self, url: str, rule: DatasetRule) -> bool:
         """Return whether the dataset was handed to collection. If that fails (for example, because a newer

@@ -40,7 +40,9 @@ class DatasetCheckpoint:
     committed_ms: int | None = None
     """When the fleet last committed in it."""
     collected_ms: int | None = None
-    """When its garbage was last collected."""
+    """When its garbage was last collected and its other duties were done."""
+    due_ms: int | None = None
+    """When more is due even if the dataset does not change; `None` if that is never, or unknown."""
 
 
 class MemoryFiles:
@@ -54,7 +56,7 @@ class MemoryFiles:
 
     def write(self, member: str, known: Mapping[str, DatasetCheckpoint]) -> None:
         """Write the checkpoints of this member, by URL."""
-        datasets = {url: (k.changed_ms, k.committed_ms, k.collected_ms) for url, k in known.items()}
+        datasets = {url: (k.changed_ms, k.committed_ms, k.collected_ms, k.due_ms) for url, k in known.items()}
         data = _MEMORIES.encode(_Handover(_FORMAT, datasets))
         self._store.put(self._key(member), zstandard.ZstdCompressor(level=_LEVEL).compress(data))
 
@@ -120,4 +122,4 @@ def _decode(data: bytes, key: str) -> dict[str, DatasetCheckpoint]:
         found = _MEMORIES.decode(unpacked, key)
     except (zstandard.ZstdError, CorruptObject):
         return {}
-    return {url: DatasetCheckpoint(*times[:3]) for url, times in found.datasets.items()}
+    return {url: DatasetCheckpoint(*times[:4]) for url, times in found.datasets.items()}

@@ -13,6 +13,8 @@ Each `look`:
    poll the dataset once more, since it may have been coordinated and released meanwhile. While another
    process coordinates it, only watch.
 4. After `REST_S` without active work and pending tasks, resign the leadership.
+   With the operator's consent (`DatasetRule.take_over_ms`), take over from a program other than Lithify once
+   that cannot be at work: wanted work has stood without a sign of life (`OverdueWatch.is_abandoned`).
 5. Report claimable tasks to the fleet coordinator, which offers them, regardless of the process that
    scheduled them.
 
@@ -28,7 +30,7 @@ for it. The new one is opened and polled at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from lithify.base import concurrency, events
@@ -54,6 +56,7 @@ from lithify.fleet.handover import DatasetCheckpoint
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
+from lithify.planning.fleet.overdue import NOTHING_OVERDUE, OverdueWatch, OverdueWork, UnitBacklog
 from lithify.planning.fleet.quarantine import Quarantine
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.model import Ledger
@@ -72,6 +75,8 @@ ELSEWHERE_PAUSE_S = 60.0
 """How long a dataset that another process coordinates is only watched."""
 FRESH_S = 2.0
 """How long a read counts as current."""
+BY_OWNER = "its rule leaves it to its owner, and no process begins the work"
+TAKEN_BACK = "Lithify took it over as requested, and another system has taken it back since"
 AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
 MAX_FAILED_TICKS = 5
 """Consecutive failures after which another process may lead, or this one later."""
@@ -160,6 +165,10 @@ class ManagedDataset:
         self._lead: _Lead | None = None
         self._asking: _Asking | None = None
         self._elsewhere_until_s = 0.0
+        self._elsewhere = ""
+        """Why another process coordinates the dataset, if it was found to."""
+        self._overdue = OverdueWatch()
+        self._reported_overdue = NOTHING_OVERDUE
         self._left_alone_since_s: float | None = None
         """Since when a live member has held the lease of a dataset that this one should lead."""
         self._admitted: set[WorkKey] = set()
@@ -203,9 +212,19 @@ class ManagedDataset:
         return not self.demand.active
 
     @property
+    def may_coordinate(self) -> bool:
+        """Whether the fleet coordinates the dataset as far as is known, and so does its duties."""
+        return self._seen is not None and not self._why_elsewhere
+
+    @property
     def may_commit(self) -> bool:
         """Whether a poll may find finished work and commit it, which takes longest."""
         return self.is_led and not self._admitted and self.demand.is_being_worked_on
+
+    @property
+    def overdue(self) -> OverdueWork:
+        """Work that is wanted and that no process does."""
+        return self._overdue.work
 
     @property
     def admitted(self) -> frozenset[WorkKey]:
@@ -288,17 +307,25 @@ class ManagedDataset:
             found, snapshot = dataset.glance()
         self._glanced_s = now_s
         ledger = found if found is not None else Ledger()
-        plan = Plan()
         if self._may_lead:
-            assert self._failures is not None, "made with the dataset"
-            planned = self._failures.held_back(dataset.propose)
-            plan = planned(snapshot, ledger)
-            if plan.proposals:
-                self._failures.refresh(ledger)
-                plan = planned(snapshot, ledger)
-            self._note_refusal(plan)
-        self._see(dataset, ledger, snapshot, plan)
+            plan = self._planned(dataset, ledger, snapshot)
+            self._see(dataset, ledger, snapshot, plan, bool(plan.proposals))
+        else:
+            wanted = Plan()
+            with suppress(LithifyError), contained(f"planning {self.url}"):  # its coordinator plans it
+                wanted = dataset.propose(snapshot, ledger)
+            self._see(dataset, ledger, snapshot, Plan(), bool(wanted.proposals))
         self._rest_until_next_look()
+
+    def _planned(self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object) -> Plan:
+        assert self._failures is not None, "made with the dataset"
+        planned = self._failures.held_back(dataset.propose)
+        plan = planned(snapshot, ledger)
+        if plan.proposals:
+            self._failures.refresh(ledger)
+            plan = planned(snapshot, ledger)
+        self._note_refusal(plan)
+        return plan
 
     def _tick(self, dataset: DatasetPort, lead: _Lead) -> None:
         settings = self._ports.settings
@@ -310,10 +337,10 @@ class ManagedDataset:
             result = lead.coordinator.tick(is_known=is_known)
         except Replaced:
             raise
-        except Fenced:
-            self._lost()
+        except Fenced as error:
+            self._lost(str(error))
             raise
-        self._see(dataset, result.ledger, result.seen.snapshot, self._plan)
+        self._see(dataset, result.ledger, result.seen.snapshot, self._plan, bool(self._plan.proposals))
         self._given_up += (WorkKey(self.url, dataset.identify(c.spec).key) for c, _ in result.failed)
         now_s = self._now_s()
         for compaction_id in result.committed:
@@ -331,7 +358,9 @@ class ManagedDataset:
         pause_s = settings.commit_compacted_interval_s if is_active else settings.poll_interval_s
         self.next_look_s = now_s + pause_s
 
-    def _see(self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, plan: Plan) -> None:
+    def _see(
+        self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, plan: Plan, is_wanted: bool
+    ) -> None:
         now_ms = self._clock.now_ms()
         if self._seen is None:
             # The age of the writer's last write is known from the first poll on.
@@ -345,6 +374,33 @@ class ManagedDataset:
         tenant = self.rule.tenant_of(self.url)
         self.demand.see(dataset, ledger, snapshot, plan, now_ms, is_led=self.is_led, tenant=tenant)
         self._admitted.intersection_update(want.key for want in self.demand.wants)
+        self._note_overdue(dataset, ledger, snapshot, is_wanted)
+
+    def _note_overdue(
+        self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, is_wanted: bool
+    ) -> None:
+        backlogs = dataset.backlog(snapshot, self._clock.now_ms())
+        self._overdue.saw(
+            ledger,
+            is_wanted=is_wanted,
+            active_units={dataset.identify(c.spec).unit for c in ledger.active()},
+            backlogs=[UnitBacklog(one.unit, one.waiting, one.limit, one.stall_ms) for one in backlogs],
+            elsewhere=self._why_elsewhere,
+            now_s=self._now_s(),
+        )
+        found, before = self._overdue.work, self._reported_overdue
+        if found.elsewhere and found.elsewhere != before.elsewhere:
+            self._ports.observe(events.CoordinatedElsewhere(self.url, found.elsewhere))
+        if found.near_limit and not before.near_limit:
+            self._ports.observe(events.NearLimit(self.url, found.near_limit))
+        self._reported_overdue = found
+
+    @property
+    def _why_elsewhere(self) -> str:
+        """Return why the fleet does not coordinate the dataset, as far as is known."""
+        if self.is_led:
+            return ""
+        return BY_OWNER if self.rule.coordinates is Coordinates.OWNER else self._elsewhere
 
     def _note_refusal(self, plan: Plan) -> None:
         self.never_commits = bool(plan.refusal) or plan.is_left_out
@@ -355,7 +411,9 @@ class ManagedDataset:
         now_ms = self._clock.now_ms()
         silence_ms = now_ms - (self.known.changed_ms if self.known.changed_ms is not None else now_ms)
         is_running = not self.is_at_rest or self._asking is not None or bool(self._admitted)
-        self.next_look_s = self._now_s() + pause_ms(max(0, silence_ms), is_running=is_running) / 1000
+        now_s = self._now_s()
+        pause_s = pause_ms(max(0, silence_ms), is_running=is_running) / 1000
+        self.next_look_s = now_s + min(pause_s, self._overdue.due_in_s(now_s))
 
     # Leading
 
@@ -386,7 +444,7 @@ class ManagedDataset:
         if asking is not None and asking.error is not None:
             if not isinstance(asking.error, CoordinatorAlive):
                 raise asking.error
-            self._is_elsewhere()
+            self._is_elsewhere(asking.error.why)
             return
         holder = found.lease.holder if found is not None and found.lease is not None else None
         is_open = found is not None and found.is_open
@@ -414,13 +472,17 @@ class ManagedDataset:
         concurrency.background.start(ask)
 
     def _take_leadership(self, dataset: DatasetPort, leadership: Leadership, dead: Collection[str]) -> None:
-        stack = ExitStack()
+        stack, adopts_ms = ExitStack(), self.rule.take_over_ms
+        if not self._overdue.is_abandoned(self._now_s()):
+            adopts_ms = None
         try:
             with contained(f"taking the leadership of {self.url}"):
-                term = stack.enter_context(leadership.acquire(is_dead=dead.__contains__))
-        except CoordinatorAlive:
-            self._is_elsewhere()
+                acquiring = leadership.acquire(is_dead=dead.__contains__, adopts_before_ms=adopts_ms)
+                term = stack.enter_context(acquiring)
+        except CoordinatorAlive as error:
+            self._is_elsewhere(error.why if adopts_ms is None else f"{error.why}; {TAKEN_BACK}")
             return
+        self._elsewhere = ""
         coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan, self._count_attempts)
         self._lead = _Lead(stack, leadership, coordinator, self._now_s(), is_known=True)
         coordinator.start(term)
@@ -446,14 +508,15 @@ class ManagedDataset:
         self._tried += ((key, attempt.worker, False) for attempt in new)
         return sum(not self._peers.excuses(attempt.worker) for attempt in attempts)
 
-    def _is_elsewhere(self) -> None:
+    def _is_elsewhere(self, why: str) -> None:
         """Record that another process coordinates the dataset."""
+        self._elsewhere = why
         self._elsewhere_until_s = self._now_s() + ELSEWHERE_PAUSE_S
         self._admitted.clear()
         self.demand.wants = ()
 
-    def _lost(self) -> None:
-        self._is_elsewhere()
+    def _lost(self, why: str) -> None:
+        self._is_elsewhere(why)
         self._resign_quietly()
 
     def _resign(self) -> None:
@@ -499,6 +562,8 @@ class ManagedDataset:
         """Drop everything known, led or pending of the dataset."""
         self._resign_quietly()
         self._dataset = self._failures = self._seen = self._glanced_s = None
+        self._elsewhere, self._reported_overdue = "", NOTHING_OVERDUE
+        self._overdue.clear()
         self.demand.drop()
         self._admitted.clear()
         self._plan = Plan()

@@ -49,6 +49,7 @@ FORGOTTEN_AFTER_MS = 3_600_000
 READS_AT_ONCE = 16
 MAX_TROUBLED = 20
 MAX_RUNNING = 256
+MAX_OVERDUE = 50
 _SUFFIX = ".json"
 _MAX_BYTES = 32 << 20
 """Limit of what is read of one member: some hundred bytes for each tenant with work in a queue. A fleet may
@@ -161,6 +162,18 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class OverdueDataset:
+    """A dataset with work that is wanted, and that no process does (`lithify.planning.fleet.overdue`)."""
+
+    url: str
+    elsewhere: str = ""
+    """Why the fleet does not coordinate it; empty if it may."""
+    near_limit: str = ""
+    """The units near their limit; empty if there are none."""
+    is_stalling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FleetMember:
     """The heartbeat of a member."""
 
@@ -187,6 +200,12 @@ class FleetMember:
     """The oldest catalog version that the member and its admitted or running tasks use; 0 if not reported."""
     beats_ms: Annotated[int, Interval(ge=0, le=IDLE_BEAT_EVERY_MS)] = BEAT_EVERY_MS
     """The longest time until the next heartbeat."""
+    elsewhere: Amount = 0
+    """The number of a coordinator's datasets with wanted work that the fleet may not coordinate."""
+    near_limit: Amount = 0
+    """The number of a coordinator's datasets near their limit without anything under way."""
+    overdue: tuple[OverdueDataset, ...] = ()
+    """The first `MAX_OVERDUE` of both, those near a stall first."""
 
 
 Asked = Callable[[], int | None]
@@ -245,6 +264,7 @@ class MemberFiles:
         written["troubled"] = {
             url: why[:_MAX_WHY_CHARS] for url, why in list(member.troubled.items())[:MAX_TROUBLED]
         }
+        written["overdue"] = [_bounded_texts(one) for one in member.overdue[:MAX_OVERDUE]]
         written["running"] = [replace(one, bytes=_bounded(one.bytes)) for one in member.running[:MAX_RUNNING]]
         written["load"] = {queue_id: _load_document(load) for queue_id, load in member.load.items()}
         self._store.put(self._key(member.name), _HEARTBEATS.encode(written))
@@ -294,7 +314,11 @@ def _role_of(name: str) -> FleetRole | None:
     return next((role for role in FleetRole if name.startswith(f"{role.value}-")), None)
 
 
-_HEARTBEATS = DocumentCodec(FleetMember, mends_text=True)
+_HEARTBEATS = DocumentCodec(
+    FleetMember,
+    optional={"elsewhere", "near_limit", "overdue"},  # older members do not write them
+    mends_text=True,
+)
 
 
 def _decode(data: bytes, name: str) -> FleetMember | None:
@@ -333,6 +357,10 @@ def amounts_document(amounts: Amounts) -> dict[str, Any]:
         **{name: _bounded(getattr(amounts, name)) for name in _COUNTS},
         **{name: getattr(amounts, name) for name in _NOT_COUNTED},
     }
+
+
+def _bounded_texts(one: OverdueDataset) -> OverdueDataset:
+    return replace(one, elsewhere=one.elsewhere[:_MAX_WHY_CHARS], near_limit=one.near_limit[:_MAX_WHY_CHARS])
 
 
 def _bounded(number: int) -> int:

@@ -5,9 +5,9 @@
    datasets it watches, a worker its slots.
 2. Tenants are reported by name as far as in the heartbeat (`lithify.planning.fleet.labels`). Every queue
    has series without a tenant from the start: an autoscaler needs a 0, not a missing value.
-3. A dataset with events in this process has its own series (`lithify.observe.metrics`), at most `MAX_HOT`
-   datasets at a time, until there were no events for `COLD_AFTER_S`. Events are also counted over all
-   datasets.
+3. A dataset with events in this process, or near its limit, has its own series (`lithify.observe.metrics`),
+   at most `MAX_HOT` datasets at a time, until neither was so for `COLD_AFTER_S`: those of events, and those
+   of its backlog in the process that polls it. Events are also counted over all datasets.
 
 So the number of series grows neither with the number of datasets nor with that of tenants.
 """
@@ -15,7 +15,7 @@ So the number of series grows neither with the number of datasets nor with that 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
@@ -26,7 +26,9 @@ from lithify.base.events import Event
 from lithify.fleet.catalog.model import Catalog
 from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load
 from lithify.observe.metrics import Metrics
+from lithify.planning.fleet.overdue import NEAR_PART
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits
+from lithify.protocol.backlog import Backlog
 from lithify.store.metered import RequestOutcome, Verb
 
 MAX_HOT = 100
@@ -55,19 +57,33 @@ class FleetMetrics:
     def __call__(self, event: Event) -> None:
         """Count an event; the observer."""
         self._events.labels(type(event).__name__).inc()
+        if self._keeps_hot(event.dataset):
+            self._of_datasets(event)
+
+    def saw_backlog(self, url: str, backlogs: Collection[Backlog]) -> None:
+        """Show the backlog of a dataset while it is hot; one that is near its limit is hot."""
+        is_near = any(0 < one.limit * NEAR_PART <= one.waiting for one in backlogs)
+        if self._keeps_hot(url) if is_near else self._is_hot(url):
+            self._of_datasets.saw_backlog(url, backlogs)
+
+    def _is_hot(self, url: str) -> bool:
+        with self._lock:
+            return url in self._hot
+
+    def _keeps_hot(self, url: str) -> bool:
+        """Return whether the dataset has series of its own; it has from now on, if there are not too many."""
         now_s = self._clock.monotonic_s()
         with self._lock:
-            is_hot = self._hot.pop(event.dataset, None) is not None
-            cold = [url for url, at_s in self._hot.items() if now_s - at_s > COLD_AFTER_S]
-            for url in cold:
-                del self._hot[url]
+            is_hot = self._hot.pop(url, None) is not None
+            cold = [one for one, at_s in self._hot.items() if now_s - at_s > COLD_AFTER_S]
+            for one in cold:
+                del self._hot[one]
             if is_hot or len(self._hot) < MAX_HOT:
-                self._hot[event.dataset] = now_s
+                self._hot[url] = now_s
                 is_hot = True
-        for url in cold:
-            self._of_datasets.forget(url)
-        if is_hot:
-            self._of_datasets(event)
+        for one in cold:
+            self._of_datasets.forget(one)
+        return is_hot
 
     def says(self, member: FleetMember, catalog: Catalog) -> None:
         """Record a heartbeat of a member of this process."""
@@ -130,13 +146,23 @@ def _of_members(members: Iterable[FleetMember]) -> Iterator[Metric]:
     quarantined = GaugeMetricFamily(
         "lithify_fleet_quarantined", "Datasets that a coordinator has quarantined after an error", labels=()
     )
+    elsewhere = GaugeMetricFamily(
+        "lithify_fleet_elsewhere",
+        "Datasets with wanted work that another process coordinates, as far as a coordinator knows",
+        labels=(),
+    )
+    near_limit = GaugeMetricFamily(
+        "lithify_fleet_near_limit", "Datasets near a stall with nothing under way", labels=()
+    )
     for member in members:
         alive.add_metric((member.role.value,), 1)
         catalog.add_metric((member.role.value,), member.catalog)
         if member.role is FleetRole.COORDINATOR:
             datasets.add_metric((), member.datasets)
             quarantined.add_metric((), member.quarantined)
-    yield from (alive, catalog, datasets, quarantined)
+            elsewhere.add_metric((), member.elsewhere)
+            near_limit.add_metric((), member.near_limit)
+    yield from (alive, catalog, datasets, quarantined, elsewhere, near_limit)
 
 
 def _of_queues(loads: Iterable[tuple[FleetRole, str, Load]]) -> Iterator[Metric]:

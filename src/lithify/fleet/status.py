@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from lithify.fleet.catalog.files import Numbered
 from lithify.fleet.catalog.model import DatasetRule, Queue, QueueState
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.members import Amounts, FleetMember, FleetRole, ListedMember, Load, combined
+from lithify.fleet.members import (
+    Amounts,
+    FleetMember,
+    FleetRole,
+    ListedMember,
+    Load,
+    OverdueDataset,
+    combined,
+)
 from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyLedger
@@ -86,6 +94,19 @@ class FleetStatus:
     written since."""
     off_ms: int = 0
     """How far this machine's clock is ahead of the store's."""
+
+    @property
+    def overdue(self) -> tuple[OverdueDataset, ...]:
+        """Datasets with work that is wanted and not under way, as live coordinators report them."""
+        alive = (member.says for member in self.members if member.seen.is_alive)
+        found = (one for says in alive if says is not None for one in says.overdue)
+        return tuple(sorted(found, key=lambda one: (not one.is_stalling, not one.near_limit, one.url)))
+
+    @property
+    def overdue_count(self) -> tuple[int, int]:
+        """The number of all such datasets: coordinated elsewhere, and near their limit."""
+        alive = [m.says for m in self.members if m.seen.is_alive and m.says is not None]
+        return sum(says.elsewhere for says in alive), sum(says.near_limit for says in alive)
 
     def queue(self, name: str) -> QueueStatus:
         """Return the queue of that name, which exists."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from lithify.fleet.catalog.documents import queue_document, rule_document, tenant_document
 from lithify.fleet.catalog.model import Catalog, CatalogTenant, DatasetRule, Queue, QueueState, shown_setting
-from lithify.fleet.members import Amounts, FleetRole, amounts_document
+from lithify.fleet.members import Amounts, FleetRole, OverdueDataset, amounts_document
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus, RunningStatus
 from lithify.planning.fleet.priorities import PriorityClass, rank
 from lithify.planning.fleet.task_offers import ClaimOffer
@@ -18,6 +18,7 @@ from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns
 
 SHOWN_HINTS = 20
 SHOWN_TENANTS = 20
+SHOWN_OVERDUE = 20
 
 
 def show_status(found: FleetStatus) -> Shown:
@@ -30,6 +31,9 @@ def show_status(found: FleetStatus) -> Shown:
         "queues": [queue_status_document(status, found.at_ms) for status in found.queues],
         "rules": len(found.catalog.catalog.rules),
         "wakes": found.wakes,
+        "elsewhere": found.overdue_count[0],
+        "near_limit": found.overdue_count[1],
+        "overdue": [asdict(one) for one in found.overdue],
     }
     blocks: list[Block] = [
         Line(f"catalog {found.catalog.number}, {len(found.catalog.catalog.rules)} rules", found.url)
@@ -42,7 +46,27 @@ def show_status(found: FleetStatus) -> Shown:
         blocks.append(Line("No process serves this fleet; start `lithify fleet run`."))
     blocks.append(_queue_table(found.queues, found.at_ms))
     blocks += _tenant_tables(found.queues)
+    blocks += _overdue_table(found)
     return Shown(document, tuple(blocks))
+
+
+def _overdue_table(found: FleetStatus) -> Sequence[Table]:
+    """Return a table of wanted work that no process does; none if there is none."""
+    overdue, (elsewhere, near_limit) = found.overdue, found.overdue_count
+    if not overdue:
+        return ()
+    rows = [
+        (one.url, Alarm(why) if one.is_stalling else why)
+        for one in overdue[:SHOWN_OVERDUE]
+        for why in _why_overdue(one)
+    ]
+    title = f"Work that nothing does: {elsewhere} coordinated elsewhere, {near_limit} near their limit"
+    return (Table(title, columns("=dataset", "why"), rows, "datasets"),)
+
+
+def _why_overdue(one: OverdueDataset) -> list[str]:
+    near = [f"near its limit, and nothing is under way: {one.near_limit}"] if one.near_limit else []
+    return near + ([f"wanted, but coordinated elsewhere: {one.elsewhere}"] if one.elsewhere else [])
 
 
 def show_workers(found: FleetStatus) -> Shown:

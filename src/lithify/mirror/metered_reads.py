@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from lithify.base.clock import Clock
@@ -10,6 +11,7 @@ from lithify.base.ids import Ulid
 from lithify.coordination.observers import DatasetObserver
 from lithify.datasets.kind import DatasetPort
 from lithify.observe.metrics import Metrics
+from lithify.protocol.backlog import Backlog
 from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyLedger
@@ -21,6 +23,26 @@ def metered(dataset: DatasetT, metrics: Metrics, clock: Clock) -> DatasetT:
     """Let `metrics` see what `dataset` reads, and return it."""
     dataset.observers.add(_Metered(dataset, metrics, clock))
     return dataset
+
+
+def metered_backlog(
+    dataset: DatasetT, saw_backlog: Callable[[str, Collection[Backlog]], None], clock: Clock
+) -> DatasetT:
+    """Let `saw_backlog` see the backlog of each snapshot that `dataset` reads, and return it."""
+    dataset.observers.add(_MeteredBacklog(dataset, saw_backlog, clock))
+    return dataset
+
+
+class _MeteredBacklog(DatasetObserver):
+    def __init__(
+        self, dataset: DatasetPort, saw: Callable[[str, Collection[Backlog]], None], clock: Clock
+    ) -> None:
+        self._dataset = dataset
+        self._saw = saw
+        self._clock = clock
+
+    def saw_snapshot(self, snapshot: Any) -> None:
+        self._saw(self._dataset.url, self._dataset.backlog(snapshot, self._clock.now_ms()))
 
 
 class _Metered(DatasetObserver):

@@ -56,6 +56,15 @@ class EpochClaim:
     """Hexadecimal; random bytes in a part of the version that readers ignore."""
 
 
+@dataclass(frozen=True, slots=True)
+class EpochHeld:
+    """A program other than Lithify may hold the epoch."""
+
+    why: str
+    do: str
+    """What an operator of a single dataset can do."""
+
+
 Permit = Callable[[EpochClaim], None]
 """Called before a version is written that carries a new epoch. It raises an error to forbid that."""
 

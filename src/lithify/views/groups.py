@@ -19,6 +19,8 @@ def show_group(url: str, group: GroupState) -> Shown:
         "url": url,
         "epoch": group.epoch,
         "leader": group.leader,
+        "expected": sorted(group.expected),
+        "differing": {str(p): list(both) for p, both in sorted(group.differing.items())},
         "members": [_member(name, one) for name, one in sorted(group.members.items())],
         "thresholds": {str(p): _marks(group.thresholds_of(p)) for p in partitions},
         "waiting": [
@@ -33,8 +35,12 @@ def show_group(url: str, group: GroupState) -> Shown:
             for found in waits
         ],
     }
+    awaited = Lines(
+        [Line(f"Nothing is removed before {name} has joined.") for name in sorted(group.expected)],
+        "that have not joined",
+    )
     if not group.members:
-        return Shown(document, (Line("The group has no members yet."),))
+        return Shown(document, (Line("The group has no members yet."), awaited))
     members = [
         (name, str(one.role), text.moment(one.since_ms), str(p), f"{marks.clean:,}", f"{marks.resolved:,}")
         for name, one in sorted(group.members.items())
@@ -49,6 +55,14 @@ def show_group(url: str, group: GroupState) -> Shown:
             columns("=name", "role", "=since", ">partition", ">clean below", ">resolved below"),
             members,
             of="members",
+        ),
+        awaited,
+        Lines(
+            [
+                Line(f"partition {p}: nothing is removed, since {one} and {other} have different offsets")
+                for p, (one, other) in sorted(group.differing.items())
+            ],
+            "that differ",
         ),
         Table("May be removed", columns(">partition", ">tombstones below", ">markers below"), thresholds),
         Lines(

@@ -52,15 +52,6 @@ _STYLES = {
 _TASK_STYLES = {Color.RED: "bold red", Color.BLACK: "bold"}
 
 
-def chunk_name(key: ChunkKey, calendar: Calendar) -> str:
-    """Return a chunk's name for people, without its group."""
-    return (
-        calendar.name(key.start_us)
-        if key.bucket is ChunkBucket.TIME
-        else f"({key.bucket.name.lower()} times)"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Words:
     """The nouns for the parts of a timeline."""
@@ -70,11 +61,36 @@ class Words:
     files: str = "files"
     rows: str | None = "rows"
     """`None` if rows are not counted."""
+    is_timed: bool = True
+    """Whether chunks are of time. Otherwise they are packs of files of any order."""
 
 
 TABLE_WORDS = Words()
+UNORDERED_WORDS = Words(is_timed=False)
 SEGMENT_WORDS = Words(files="sequences", rows=None)
 """For a database's segments: sequences are L0 SSTs and sorted runs."""
+
+
+def chunk_name(key: ChunkKey, calendar: Calendar, words: Words) -> str:
+    """Return a chunk's name for people, without its group."""
+    match key.bucket:
+        case ChunkBucket.TIME:
+            return calendar.name(key.start_us)
+        case ChunkBucket.NULL:
+            what = "null times" if words.is_timed else words.files
+            if key.is_well_sized:
+                return f"({what}, good size)"
+            return f"({what}{f' {key.start_us + 1}' if key.start_us else ''})"
+        case ChunkBucket.UNKNOWN if not words.is_timed:
+            return "(left alone)"
+    return f"({key.bucket.name.lower()} times)"
+
+
+def title_of(calendar: Calendar, words: Words) -> str:
+    """Return the title of a table of chunks."""
+    if not words.is_timed:
+        return f"{words.files.capitalize()}, packed by size"
+    return f"Timeline: one chunk per {calendar.granularity.value}, {calendar.zone}"
 
 
 def print_timeline(
@@ -95,7 +111,7 @@ def print_timeline(
 
 
 def timeline_json(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> dict[str, Any]:
-    document = _document(plan, calendar)
+    document = _document(plan, calendar, words)
     if words.rows is None:
         for counted in (*document["chunks"], *document["totals"].values()):
             counted.pop("rows")
@@ -103,10 +119,10 @@ def timeline_json(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_W
     return document
 
 
-def _document(plan: TimelinePlan, calendar: Calendar) -> dict[str, Any]:
+def _document(plan: TimelinePlan, calendar: Calendar, words: Words) -> dict[str, Any]:
     return {
-        "chunks": [_chunk_json(planned, calendar) for planned in plan.chunks],
-        "tasks": [_task_json(task, calendar) for task in plan.tasks],
+        "chunks": [_chunk_json(planned, calendar, words) for planned in plan.chunks],
+        "tasks": [_task_json(task, calendar, words) for task in plan.tasks],
         "totals": {
             status.value: {
                 "chunks": amount.chunks,
@@ -123,7 +139,7 @@ def _chunk_table(
     plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int], words: Words, *, with_reasons: bool
 ) -> Table:
     grouped = len({planned.chunk.key.group for planned in plan.chunks}) > 1
-    table = Table(title=f"Timeline: one chunk per {calendar.granularity.value}, {calendar.zone}")
+    table = Table(title=title_of(calendar, words))
     table.title_justify = "left"
     if grouped:
         table.add_column(words.group, overflow="fold")
@@ -142,7 +158,8 @@ def _chunk_table(
         if rows >= MAX_ROWS:
             break
         rows += 1
-        cells = _row(run[0], calendar, numbers, largest) if len(run) == 1 else _summary(run, calendar)
+        one = len(run) == 1
+        cells = _row(run[0], calendar, numbers, largest, words) if one else _summary(run, calendar, words)
         shown = cells if with_reasons else cells[:-1]
         table.add_row(*([_groups_of(run, words)] if grouped else []), *shown)
     if rows >= MAX_ROWS:
@@ -182,14 +199,14 @@ def _folded(quiet: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
 
 
 def _row(
-    planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], largest: int
+    planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], largest: int, words: Words
 ) -> tuple[Cell, ...]:
     chunk, verdict = planned.chunk, planned.verdict
     style = _STYLES[planned.status]
     number = "" if planned.task is None else str(numbers.get(planned.task, "active"))
     reason = verdict.reason if planned.held is None else f"{planned.held}; {verdict.reason}"
     return (
-        f"{_mark(planned)} {chunk_name(chunk.key, calendar)}",
+        f"{_mark(planned)} {chunk_name(chunk.key, calendar, words)}",
         f"{len(chunk.files):,}",
         text.size(chunk.size_bytes),
         f"[{style}]{_bar(chunk.size_bytes / largest if largest else 0)}[/]",
@@ -200,10 +217,10 @@ def _row(
     )
 
 
-def _summary(run: Sequence[PlannedChunk], calendar: Calendar) -> tuple[Cell, ...]:
+def _summary(run: Sequence[PlannedChunk], calendar: Calendar, words: Words) -> tuple[Cell, ...]:
     style = _STYLES[run[0].status]
     by_time = sorted((planned.chunk.key for planned in run), key=lambda key: key.start_us)
-    first, last = chunk_name(by_time[0], calendar), chunk_name(by_time[-1], calendar)
+    first, last = (chunk_name(key, calendar, words) for key in (by_time[0], by_time[-1]))
     ids = {file.id for planned in run for file in planned.chunk.files}
     size_bytes = sum({f.id: f.size_bytes for planned in run for f in planned.chunk.files}.values())
     reason = run[0].held or ""
@@ -288,11 +305,11 @@ def _total_table(plan: TimelinePlan, words: Words) -> Table:
     return table
 
 
-def _chunk_json(planned: PlannedChunk, calendar: Calendar) -> dict[str, Any]:
+def _chunk_json(planned: PlannedChunk, calendar: Calendar, words: Words) -> dict[str, Any]:
     chunk = planned.chunk
     return {
         "group": chunk.key.group,
-        "name": chunk_name(chunk.key, calendar),
+        "name": chunk_name(chunk.key, calendar, words),
         "start_us": chunk.interval.start_us if chunk.interval is not None else None,
         "end_us": chunk.interval.end_us if chunk.interval is not None else None,
         "files": len(chunk.files),
@@ -311,12 +328,12 @@ def _chunk_json(planned: PlannedChunk, calendar: Calendar) -> dict[str, Any]:
     }
 
 
-def _task_json(task: Task, calendar: Calendar) -> dict[str, Any]:
+def _task_json(task: Task, calendar: Calendar, words: Words) -> dict[str, Any]:
     return {
         "key": task.key,
         "group": task.group,
         "groups": len({key.group for key in task.chunks}),
-        "chunks": [chunk_name(key, calendar) for key in task.chunks],
+        "chunks": [chunk_name(key, calendar, words) for key in task.chunks],
         "files": list(task.files),
         "bytes": task.cost_bytes,
         "priority": task.priority,

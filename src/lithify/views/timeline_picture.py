@@ -104,6 +104,9 @@ def _groups(plan: TimelinePlan) -> list[tuple[str, list[PlannedChunk]]]:
 
 def _title(plan: TimelinePlan, calendar: Calendar, groups: int, words: Words) -> str:
     amounts = plan.totals.values()
+    if not words.is_timed:
+        files = f"{sum(a.files for a in amounts):,} {words.files}"
+        return f"{files}, packed by size, and not over time; {len(plan.tasks):,} tasks"
     title = (
         f"{sum(a.files for a in amounts):,} {words.files} in {len(plan.chunks):,} chunks of one "
         f"{calendar.granularity.value} ({calendar.zone}), {len(plan.tasks):,} tasks"

@@ -9,7 +9,7 @@ from lithify.planning.timeline.calendar import Calendar
 from lithify.planning.timeline.model import DeletesStatus, PlannedChunk, TimelinePlan
 from lithify.views import text
 from lithify.views.blocks import Table, columns
-from lithify.views.timeline import MAX_QUIET_ROWS, Words, chunk_name
+from lithify.views.timeline import MAX_QUIET_ROWS, Words, chunk_name, title_of
 
 
 def timeline_tables(plan: TimelinePlan, calendar: Calendar, words: Words) -> tuple[Table, ...]:
@@ -26,7 +26,7 @@ def _tasks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
         rows.append(
             (
                 str(numbers[task.key]),
-                f"{chunk_name(task.chunks[0], calendar)}"
+                f"{chunk_name(task.chunks[0], calendar, words)}"
                 + (f" and {len(task.chunks) - 1} more" if len(task.chunks) > 1 else ""),
                 f"{len(task.files):,}",
                 text.size(task.cost_bytes),
@@ -45,7 +45,7 @@ def _chunks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
     for is_quiet, found in groupby(plan.chunks, key=_is_quiet):
         run = list(found)
         if is_quiet and len(run) > MAX_QUIET_ROWS:
-            first, last = (chunk_name(planned.chunk.key, calendar) for planned in (run[0], run[-1]))
+            first, last = (chunk_name(p.chunk.key, calendar, words) for p in (run[0], run[-1]))
             files, size = (
                 sum(amounts)
                 for amounts in zip(*((len(p.chunk.files), p.chunk.size_bytes) for p in run), strict=True)
@@ -54,23 +54,22 @@ def _chunks(plan: TimelinePlan, calendar: Calendar, words: Words) -> Table:
                 ("", f"{first} to {last}", f"{files:,}", text.size(size), f"{len(run)} compacted", "", "")
             )
         else:
-            rows += [_row(planned, calendar) for planned in run]
+            rows += [_row(planned, calendar, words) for planned in run]
     headings = columns(words.group, "chunk", f">{words.files}", ">bytes", "status", ">priority", "why")
     if len({planned.chunk.key.group for planned in plan.chunks}) < 2:
         headings, rows = headings[1:], [row[1:] for row in rows]
-    title = f"Timeline: one chunk per {calendar.granularity.value}, {calendar.zone}"
-    return Table(title, headings, rows, "chunks")
+    return Table(title_of(calendar, words), headings, rows, "chunks")
 
 
 def _is_quiet(planned: PlannedChunk) -> bool:
     return planned.status is DeletesStatus.COMPACTED
 
 
-def _row(planned: PlannedChunk, calendar: Calendar) -> tuple[str, ...]:
+def _row(planned: PlannedChunk, calendar: Calendar, words: Words) -> tuple[str, ...]:
     chunk, verdict = planned.chunk, planned.verdict
     return (
         chunk.key.group,
-        chunk_name(chunk.key, calendar),
+        chunk_name(chunk.key, calendar, words),
         f"{len(chunk.files):,}",
         text.size(chunk.size_bytes),
         planned.status.value,

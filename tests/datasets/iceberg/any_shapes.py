@@ -163,7 +163,7 @@ def _spec(rng: random.Random, schema: Schema) -> PartitionSpec:
     ]
     # Java's writers without Spark cannot partition by nanoseconds.
     if "at" in schema.column_names and not isinstance(schema.find_type("at"), NANOS):
-        of_day = DayTransform()
+        of_day: Transform[Any, Any] = DayTransform()
         choices += [[("at", of_day)], [("at", of_day), ("tenant", IdentityTransform())]]
         if isinstance(schema.find_type("at"), TIMES):
             choices.append([("at", HourTransform())])

@@ -4,7 +4,9 @@ often a delete file is read."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +17,16 @@ from hypothesis import strategies as st
 from pyarrow import orc
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 
-from lithify.base.errors import LithifyError
+from lithify.base.errors import CorruptObject, LithifyError
 from lithify.datasets.iceberg.compaction.task import SourceFile
 from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
+from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
+from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, VectorReader, write_vectors
+from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, install
 from tests.datasets.iceberg.running import compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -28,9 +34,11 @@ from tests.datasets.iceberg.tables import (
     START,
     append,
     check,
+    delete_equal,
     delete_files_of,
     delete_positions,
     files_of,
+    fresh,
     make_rows,
     new_table,
     s3_catalog,
@@ -101,7 +109,7 @@ def test_of_each_data_file_those_rows_are_deleted_that_its_delete_files_name(
     for source, chosen in zip(sources, applied, strict=True):
         path = source.file.file_path
         expected = sorted({position for n in chosen for name, position in files[n][0] if name == path})
-        found = deleted.of(source)
+        found = deleted.of(source).between(0, 1000)
         assert found.dtype == np.int64
         assert found.tolist() == expected
 
@@ -168,3 +176,67 @@ def test_deletes_in_orc_are_read_though_few_threads_read_from_a_store(s3: S3, tm
         pa.set_io_thread_count(threads)
     (file,) = files_of(table)
     assert file.record_count == len(rows) - 3
+
+
+# Deletion vectors
+
+
+def vector_of(path: Path, positions: list[int], data_path: str) -> DataFile:
+    """A deletion vector."""
+    vector = DeletionVector.of(np.array(positions, np.int64))
+    (entry,) = write_vectors(PyArrowFileIO(), str(path), [NewVector(data_path, vector, 0, Record())])
+    return entry
+
+
+def test_only_its_vector_applies_to_a_data_file_that_has_one(tmp_path: Path) -> None:
+    positions = written(tmp_path / "d", [(PATHS[0], 1), (PATHS[1], 2)], FileFormat.PARQUET)
+    vector = vector_of(tmp_path / "v", [5, 999], PATHS[0])
+    sources = sources_of([positions, vector], [{0, 1}, {0}])
+    deleted = DeletedRows(PyArrowFileIO(), sources)
+    assert [deleted.of(one).between(0, 1000).tolist() for one in sources] == [[5, 999], [2]]
+
+
+def test_two_vectors_of_one_data_file_are_refused(tmp_path: Path) -> None:
+    vectors = [vector_of(tmp_path / name, [n], PATHS[0]) for n, name in enumerate("vw")]
+    (one,) = sources_of(vectors, [{0, 1}])
+    with pytest.raises(CorruptObject, match="has 2 deletion vectors"):
+        DeletedRows(PyArrowFileIO(), [one])
+
+
+def test_the_footer_of_many_vectors_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = [
+        NewVector(path, DeletionVector.of(np.array([n], np.int64)), 0, Record())
+        for n, path in enumerate(PATHS)
+    ]
+    entries = write_vectors(PyArrowFileIO(), str(tmp_path / "v"), new)
+    sources = sources_of(entries, [{n} for n in range(len(PATHS))])
+    opened: list[str] = []
+
+    class Counted(VectorReader):
+        def __init__(self, stream: Any, path: str) -> None:
+            opened.append(path)
+            super().__init__(stream, path)
+
+    monkeypatch.setattr("lithify.datasets.iceberg.deletes.deleted_rows.VectorReader", Counted)
+    deleted = DeletedRows(PyArrowFileIO(), sources)
+    assert [deleted.of(one).between(0, 99).tolist() for one in sources] == [[n] for n in range(len(PATHS))]
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_commit_counts_the_rows_of_a_vector(catalog: Catalog, tmp_path: Path, equal: bool) -> None:
+    table = new_table(catalog)
+    rows = append(table, make_rows(20))
+    path = files_of(table)[0].file_path
+    if equal:
+        delete_equal(table, [rows[n][1] for n in (3, 4, 5)])
+    listing = read_listing(fresh(table), "main", ManifestCache())
+    assert listing is not None
+    vector = vector_of(tmp_path / "v", [0, 4, 19], path)
+    added = ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED, snapshot_id=1, sequence_number=1, data_file=vector
+    )
+    listing = replace(listing, manifests=[*listing.manifests, (listing.manifests[0][0], [added])])
+    expected = 20 - 3 - (2 if equal else 0)
+    found = LiveRows().of(PyArrowFileIO(), listing, [path])
+    assert found == {path: RowCount(expected, expected)}

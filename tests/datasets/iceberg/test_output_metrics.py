@@ -48,7 +48,7 @@ from pyiceberg.types import (
 from lithify.datasets.iceberg.format.metrics_modes import metrics_modes
 from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import compact, dataset_of
-from tests.datasets.iceberg.tables import START, files_of, fresh, new_table
+from tests.datasets.iceberg.tables import START, append, files_of, fresh, make_rows, new_table
 from tests.judge.iceberg_java import IcebergJava
 
 AT_ONCE = {
@@ -271,6 +271,30 @@ def test_the_first_columns_of_a_wide_table(catalog: Catalog, java: IcebergJava, 
 def test_the_first_hundred_columns(catalog: Catalog, java: IcebergJava) -> None:
     table = table_of(catalog, {f"c{n}": (LongType(), [n] * 4) for n in range(120)})
     assert len(judge(java, table)["lower_bounds"]) == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "upper"),
+    [
+        ("\ud7ff" * 20, "\ud7ff" * 15 + "\ue000"),
+        ("\ud7ff" * 15 + "\U0010ffff" * 5, "\ud7ff" * 14 + "\ue000"),
+        ("\uffff" * 20, "\uffff" * 15 + "\U00010000"),
+        ("\U0010ffff" * 20, None),
+        ("\x7f" * 20, "\x7f" * 15 + "\x80"),
+        ("\ud7ff" * 16, "\ud7ff" * 16),
+    ],
+)
+def test_upper_bounds_of_texts(catalog: Catalog, java: IcebergJava, text: str, upper: str | None) -> None:
+    """Code points of surrogates are no texts, so they are skipped."""
+    mode = f"{MODES}column.device"  # PyIceberg cannot write these bounds
+    table = new_table(catalog, properties={**AT_ONCE, mode: "none"})
+    for _ in range(2):
+        append(table, make_rows(2, device=text))
+    with fresh(table).transaction() as transaction:
+        transaction.remove_properties(mode)
+    found = judge(java, table)
+    assert found["lower_bounds"][3] == text[:16].encode()
+    assert found["upper_bounds"].get(3) == (None if upper is None else upper.encode())
 
 
 @pytest.mark.parametrize("name", ["a:b", "a b", "1st", "größe", "a-b"])

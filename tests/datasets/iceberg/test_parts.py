@@ -58,9 +58,9 @@ def opened(lake: SqlCatalog, **settings: str) -> Dataset:
     return lithify.open(URL, settings=options, engine=InlineEngine())
 
 
-def without_times(lake: SqlCatalog, **properties: str) -> Table:
-    """A table without a time column, of as many snapshots as files."""
-    table = new_table(lake, schema=NO_TIMES, properties=properties)
+def without_times(lake: SqlCatalog, axis: str = "time", **properties: str) -> Table:
+    """A table without a time column, of as many snapshots as files, whose policy requires one."""
+    table = new_table(lake, schema=NO_TIMES, properties={"lithify.axis": axis, **properties})
     for n in range(FILES):
         fresh(table).append(pa.table({"id": pa.array([n]), "name": pa.array(["a"])}))
     return table
@@ -99,6 +99,26 @@ def test_maintain_does_all_but_what_is_refused(lake: SqlCatalog) -> None:
     assert fresh(table).scan().to_arrow().sort_by("id") == before
 
 
+def test_a_table_without_a_time_column_is_maintained_like_any_other(lake: SqlCatalog) -> None:
+    table = without_times(lake, "auto", **AT_ONCE)
+    before = fresh(table).scan().to_arrow().sort_by("id")
+    with opened(lake) as dataset:
+        status, plan = dataset.show_status(), dataset.plan()
+        assert status.document["refused"] == plan.document["refused"] == {}
+        assert [chunk["name"] for chunk in plan.document["chunks"]] == ["(files)"]
+        assert plan.document["starts"] == ["0:@null"]
+        done = dataset.maintain()
+        assert done.is_done
+        assert not dataset.compact().document["did_anything"]
+        with pytest.raises(Refused, match="nothing to compact"):
+            dataset.submit(full=True)
+        status = dataset.show_status()
+    assert len(done.document["data"]["committed"]) == 1
+    assert done.document["expiry"]["outcome"] == "expired"
+    assert status.document["table"]["files"] == 1
+    assert fresh(table).scan().to_arrow().sort_by("id") == before
+
+
 def test_data_that_are_left_out_refuse_nothing(lake: SqlCatalog) -> None:
     without_times(lake, **AT_ONCE, **{"lithify.skip-parts": "data"})
     with opened(lake) as dataset:
@@ -111,8 +131,8 @@ def test_data_that_are_left_out_refuse_nothing(lake: SqlCatalog) -> None:
     ("make", "refused"),
     [
         (without_times, {"data"}),
-        (lambda lake: of_version(lake, 1), {"data"}),
-        (lambda lake: of_version(lake, 3), {"data", "deletes", "manifests", "expiry", "orphans"}),
+        (lambda lake: of_version(lake, 1), set()),
+        (lambda lake: of_version(lake, 3), {"data", "deletes", "manifests"}),
         (lambda lake: of_version(lake, 2, **{"lithify.granularity": "fortnight"}), {"data"}),
         (lambda lake: of_version(lake, 2, **{"encryption.key-id": "k"}), {"data", "deletes", "manifests"}),
         (lambda lake: of_version(lake, 2), set()),

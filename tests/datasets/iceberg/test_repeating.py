@@ -16,7 +16,19 @@ from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType
 
 from lithify.datasets.iceberg.compaction.dictionary_columns import repeating_columns
 from tests.datasets.iceberg.running import compact, dataset_of
-from tests.datasets.iceberg.tables import DAY, START, Row, append, check, files_of, make_rows, new_table
+from tests.datasets.iceberg.tables import (
+    DAY,
+    START,
+    Row,
+    append,
+    as_arrow,
+    check,
+    files_of,
+    fresh,
+    make_rows,
+    new_table,
+)
+from tests.datasets.iceberg.test_stored import read, task_of
 
 KINDS = Schema(
     NestedField(1, "id", LongType()),
@@ -67,3 +79,18 @@ def test_outputs_have_plain_texts_and_their_bounds(catalog: Catalog) -> None:
     assert from_bytes(StringType(), file.lower_bounds[3]) == "a"
     assert from_bytes(StringType(), file.upper_bounds[3]) == "c"
     assert file.null_value_counts[3] == 100
+
+
+def test_a_repeating_text_may_be_younger_than_some_files(catalog: Catalog) -> None:
+    table = new_table(catalog)
+    append(table, make_rows(500))
+    with fresh(table).update_schema() as update:
+        update.add_column("kind", StringType())
+        update.add_column("kinds", ListType(20, StringType(), element_required=False))
+    kinds = [pa.array(["x"] * 5000), pa.array([["x"]] * 5000)]
+    rows = as_arrow(make_rows(5000)).append_column("kind", kinds[0]).append_column("kinds", kinds[1])
+    fresh(table).append(rows)
+    task = task_of(table)
+    assert len(task.repeating) == 3
+    found = read(task)
+    assert (found["kind"].null_count, found["kinds"].null_count, found.num_rows) == (500, 500, 5500)

@@ -63,6 +63,8 @@ def no_other_branch(table: Table) -> None:
 
 
 def time_is_dropped(table: Table) -> None:
+    with fresh(table).transaction() as transaction:
+        transaction.set_properties({"lithify.axis": "time"})
     with fresh(table).update_schema(allow_incompatible_changes=True) as update:
         update.delete_column("event_time")
 

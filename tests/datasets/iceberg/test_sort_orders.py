@@ -17,7 +17,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import BucketTransform, HourTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -40,6 +40,8 @@ from pyiceberg.types import (
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     SCHEMA,
+    Row,
+    append,
     as_arrow,
     check,
     files_of,
@@ -162,3 +164,48 @@ def test_a_column_of_the_order_that_is_dropped_meanwhile(catalog: Catalog) -> No
     assert file.sort_order_id is None
     times = pq.read_table(Path(file.file_path.removeprefix("file://"))).column("event_time").to_pylist()
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_followed"),
+    [
+        ([SortField(source_id=1, transform=HourTransform())], True),
+        ([SortField(source_id=3, transform=TruncateTransform(1))], True),
+        ([SortField(3, IdentityTransform()), SortField(2, TruncateTransform(10), SortDirection.DESC)], True),
+        ([SortField(3, TruncateTransform(1)), SortField(2, IdentityTransform())], False),
+        ([SortField(source_id=2, transform=BucketTransform(4))], False),
+    ],
+    ids=["hour", "truncate", "last", "not last", "bucket"],
+)
+@pytest.mark.parametrize("axis", ["time", "none"])
+def test_transforms(catalog: Catalog, fields: list[SortField], is_followed: bool, axis: str) -> None:
+    """One that keeps the order of its column is met by sorting by the column; another refuses nothing."""
+    table = new_table(catalog, order=SortOrder(*fields), properties={"lithify.axis": axis})
+    rows: list[Row] = []
+    for device in "cab":
+        rows += append(table, make_rows(30, device=f"{device}{len(rows) % 7}"))
+    says = [note for note in dataset_of(table).snapshot().notes if "sort order is not followed" in note]
+    assert bool(says) != is_followed
+    compact(dataset_of(table))
+    (file,) = files_of(table)
+    assert file.sort_order_id == (fresh(table).metadata.default_sort_order_id if is_followed else None)
+    if is_followed:
+        columns = pq.read_table(file.file_path.removeprefix("file://")).to_pylist()
+        keys = [
+            tuple(_key(field, row[("event_time", "id", "device")[field.source_id - 1]]) for field in fields)
+            for row in columns
+        ]
+        assert keys == sorted(keys)
+    check(table, rows)
+
+
+def _key(field: SortField, value: Any) -> Any:
+    """The result of a transform by its definition, negated where it descends."""
+    match field.transform:
+        case HourTransform():
+            value = value.replace(minute=0, second=0, microsecond=0)
+        case TruncateTransform() if isinstance(value, str):
+            value = value[: field.transform.width]
+        case TruncateTransform():
+            value -= value % field.transform.width
+    return -value if field.direction is SortDirection.DESC else value

@@ -12,19 +12,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 
 from lithify.base.errors import CorruptObject, Refused
 from lithify.base.ids import RandomIds
 from lithify.datasets.iceberg.compaction import writer
 from lithify.datasets.iceberg.compaction.execute import run_rewrite
-from lithify.datasets.iceberg.compaction.task import RewriteBatch
+from lithify.datasets.iceberg.compaction.task import RewriteBatch, SourceFile
 from lithify.datasets.iceberg.compaction.writer import OpenFile, RollingWriter
+from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
+from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
 from lithify.datasets.iceberg.io import prefetch, store_file_io, stores
 from lithify.datasets.iceberg.io.catalogs import load_table, open_catalog
 from lithify.datasets.iceberg.io.prefetch import MAX_AHEAD, DataPath, OpenedAhead, PrefetchExtent
@@ -36,6 +40,7 @@ from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store
 from lithify.testing import MemoryStore
 from lithify.testing.s3 import Operation, S3Server, Weather
+from tests.datasets.iceberg.java_table import data_file
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
 from tests.datasets.iceberg.tables import DAY, START, append, make_rows, new_table
 from tests.datasets.iceberg.test_stored import task_of
@@ -133,6 +138,22 @@ def test_of_a_file_whose_footer_is_wanted_no_more_than_its_end_is_read(io: FileI
         assert file.size_bytes > file.held_bytes
         assert pq.ParquetFile(stream).metadata.num_rows == 200_000
         assert isinstance(stream, store_file_io.StoredReads)
+
+
+def test_a_vector_is_read_by_one_request_or_two(server: S3Server, io: FileIO) -> None:
+    """One for the end of the Puffin file, and one for each vector that is not in it."""
+    random = np.random.default_rng(1)
+    positions = [np.unique(random.integers(0, 2_000_000, 100_000)) for _ in range(3)]
+    new = [NewVector(f"{n}", DeletionVector.of(one), 0, Record()) for n, one in enumerate(positions)]
+    entries = write_vectors(io, "s3://lake/deletes.puffin", new)
+    assert asked(server) == {Operation.PUT: 1}
+    sources = [
+        SourceFile(n, data_file(f"{n}", 2_000_000, 1), (entry,), True, 1) for n, entry in enumerate(entries)
+    ]
+    deleted = DeletedRows(io, sources)
+    for source, expected in zip(sources, positions, strict=True):
+        assert np.array_equal(deleted.of(source).between(0, 2_000_000), expected)
+    assert asked(server) == {Operation.GET: 4}
 
 
 def test_a_file_that_is_gone_is_not_found(io: FileIO) -> None:

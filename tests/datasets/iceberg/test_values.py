@@ -160,8 +160,8 @@ def test_a_ledger_of_before_outputs_named_their_sources() -> None:
 
 
 def test_a_newer_document_is_refused() -> None:
-    data = LEDGERS.encode(LEDGER).replace(b'"version":1', b'"version":3')
-    with pytest.raises(Unsupported, match="version 3"):
+    data = LEDGERS.encode(LEDGER).replace(b'"version":1', b'"version":4')
+    with pytest.raises(Unsupported, match="version 4"):
         LEDGERS.decode(data, "the-ledger")
 
 

@@ -53,7 +53,7 @@ from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list
 from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.format.time_column import find_time_column
+from lithify.datasets.iceberg.format.time_column import find_axis
 from lithify.datasets.iceberg.io.catalogs import TableUrl, load_table, store_of
 from lithify.datasets.iceberg.io.places import canonical, place_of
 from lithify.datasets.iceberg.io.state_location import StateLocation
@@ -125,8 +125,9 @@ class _Terms:
 
     policy: TablePolicy
     branch: str
-    column: NestedField
-    """The column with the time of a row."""
+    column: NestedField | None
+    """The column with the time of a row; `None` if the files have no order."""
+    notes: tuple[str, ...] = ()
 
 
 class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output]):
@@ -341,7 +342,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
         refused = refused_parts(table.metadata, wanted, self.url, check)
         branch = wanted or MAIN_BRANCH if terms is None else terms.branch
-        column_id = NO_COLUMN if terms is None else terms.column.field_id
+        column_id = NO_COLUMN if terms is None or terms.column is None else terms.column.field_id
         _, listing = both(
             partial(self._check_lineage, table),
             lambda: read_listing(table, branch, self._cache, column_id),
@@ -349,7 +350,9 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         if terms is None:
             policy = replace(TablePolicy(), skip_parts=",".join(sorted(self.left_out(table))))
             return draw_refused(table, listing, policy, refused, states)
-        return draw_state(table, listing, terms.policy, terms.column, self._footers, states, refused)
+        return draw_state(
+            table, listing, terms.policy, terms.column, self._footers, states, refused, terms.notes
+        )
 
     def _terms(self, table: Table) -> _Terms:
         """Return the parameters of compacting the table's data. Raise `Refused` when they cannot be
@@ -357,7 +360,11 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         policy = self.policy(table)
         branch = check_data(table.metadata, policy.branch, self.url)
         locations_of(table.metadata, table.io.properties)
-        return _Terms(policy, branch, find_time_column(table.metadata, policy.time_column, self.url))
+        return _Terms(policy, branch, *self._axis(table, policy))
+
+    def _axis(self, table: Table, policy: TablePolicy) -> tuple[NestedField | None, tuple[str, ...]]:
+        """Return the time column, if files are on a time axis, and notes about that."""
+        return find_axis(table.metadata, policy.axis, policy.time_column, self.url)
 
     def _branch_wanted(self, table: Table) -> str | None:
         return branch_of(properties_of(table.metadata), self._options)
@@ -445,7 +452,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         state, _ = both(self._read_snapshot, lambda: self.lineage.advance(table))
         if state.refusal:
             return  # the table was changed since the commit
-        column = find_time_column(table.metadata, state.policy.time_column, self.url)
+        column, _ = self._axis(table, state.policy)
         states = state.states
         for spec, files in published:
             planned = table.metadata.snapshot_by_id(spec.snapshot_id)
@@ -616,7 +623,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
         missing = [path for path in spec.inputs if path not in listing.data]
         if missing:
             raise Refused(f"compaction {compaction.id}: {missing[0]} is not a file of the planned snapshot")
-        column = find_time_column(table.metadata, snapshot.policy.time_column, self.url)
+        column, _ = self._axis(table, snapshot.policy)
         terms = Terms(
             compaction_id=compaction.id,
             spec=spec,

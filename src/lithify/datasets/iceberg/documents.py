@@ -28,6 +28,8 @@ _MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
 
 OF_SEVERAL_LANES = 2
 """The version of documents with specs of several parts, or with inputs that were skipped."""
+OF_PACKS = 3
+"""The version of documents with specs of packs, whose ranges name inputs."""
 
 
 def _of_spec(spec: ChunkSpec) -> Fields:
@@ -70,15 +72,17 @@ def _part(fields: Fields) -> SpecPart:
 
 
 def _needed_version(spec: ChunkSpec) -> int:
+    if any(key.bucket is ChunkBucket.NULL for key in spec.chunks):
+        return OF_PACKS
     return 1 if len(spec.parts) == 1 else OF_SEVERAL_LANES
 
 
 def _of_work(work: WorkRange) -> list[Any]:
-    """Encode one range of a spec's first part as that range, any other work as a list of ranges with their
-    parts."""
-    if len(work) == 1 and not work[0].part:
+    """Encode one time range of a spec's first part as that range, any other work as a list of ranges with
+    their parts and inputs."""
+    if len(work) == 1 and not work[0].part and work[0].inputs is None:
         return _of_range(work[0])
-    return [[*_of_range(one), one.part] for one in work]
+    return [[*_of_range(one), one.part, *(one.inputs or ())] for one in work]
 
 
 def _work(fields: Any) -> WorkRange:
@@ -91,9 +95,19 @@ def _of_range(part: TimeRange) -> list[Any]:
     return [part.start_us, part.end_us, list(part.cuts), part.with_nulls]
 
 
-def _range(start: Any, end: Any, cuts: Any, with_nulls: Any, part: Any = 0) -> TimeRange:
-    number = whole_number(part, most=MAX_INPUTS)
-    return TimeRange(_optional(start), _optional(end), tuple(map(int, cuts)), bool(with_nulls), number)
+def _range(
+    start: Any, end: Any, cuts: Any, with_nulls: Any, part: Any = 0, first: Any = None, after: Any = None
+) -> TimeRange:
+    return TimeRange(
+        _optional(start),
+        _optional(end),
+        tuple(map(int, cuts)),
+        bool(with_nulls),
+        whole_number(part, most=MAX_INPUTS),
+        None
+        if first is None
+        else (whole_number(first, most=MAX_INPUTS), whole_number(after, most=MAX_INPUTS)),
+    )
 
 
 def _optional(value: Any) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+from pydantic import ValidationError as InvalidModel
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -29,14 +30,19 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from lithify.base.errors import (
     CorruptObject,
     DatasetNotFound,
+    LithifyError,
     Refused,
     StoreError,
     StoreUnavailable,
+    Unsupported,
     VersionConflict,
 )
 from lithify.store.resilience.causes import PASSING_STATUS, UNKNOWN_NAME, UNTRUSTED
 
 MAX_SAID = 400
+NEWEST_FORMAT = 3
+"""The newest format version of tables that can be read."""
+_NEW_TYPE = re.compile(r"Unsupported field type: '([a-z][a-z0-9_]{0,40})'")
 _PASSING: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (ServiceUnavailableError, "503 Service Unavailable"),
     (TooManyRequestsError, "429 Too Many Requests"),
@@ -89,6 +95,26 @@ def passing(error: Exception) -> tuple[str, bool] | None:
     return None if told is None else (told, told == UNKNOWN_NAME)
 
 
+def undecoded(what: str, error: Exception, reason: str) -> LithifyError:
+    """Return the error for metadata that PyIceberg does not decode: `Unsupported` if they are newer than
+    Lithify, else `CorruptObject`."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, InvalidModel):
+        cause = cause.__cause__
+    for detail in [] if cause is None else cause.errors(include_url=False):
+        version = detail.get("ctx", {}).get("tag", "") if detail["type"] == "union_tag_invalid" else ""
+        if version.isdecimal() and int(version) > NEWEST_FORMAT:
+            return Unsupported(
+                f"{what}: format version {int(version)} is newer than this version of Lithify, which knows "
+                f"the versions up to {NEWEST_FORMAT}; upgrade Lithify"
+            )
+        if (kind := _NEW_TYPE.search(detail["msg"])) is not None:
+            return Unsupported(
+                f"{what}: a column has the type {kind.group(1)}, which this version of Lithify does not know"
+            )
+    return CorruptObject(what, reason)
+
+
 @contextmanager
 def advised(advice: str) -> Iterator[None]:
     """Append advice for operators to the reason of a `CorruptObject`."""
@@ -110,7 +136,7 @@ def translated(what: str) -> Iterator[None]:
     except NotInstalledError as error:
         raise Refused(f"{what}: {error}") from error
     except ValidationError as error:
-        raise CorruptObject(what, said(error)) from error
+        raise undecoded(what, error, said(error)) from error
     except _UNREACHABLE as error:
         found = passing(error)
         if found is not None:

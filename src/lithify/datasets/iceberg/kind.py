@@ -41,6 +41,7 @@ from lithify.store.objects import ObjectStore
 from lithify.store.proof import proved
 from lithify.store.resilience.waiting import WaitPolicy
 from lithify.views.blocks import Shown, Timeline
+from lithify.views.timeline import TABLE_WORDS, UNORDERED_WORDS
 
 
 class IcebergKind:
@@ -123,7 +124,8 @@ class IcebergKind:
     ) -> ShownPlan:
         now_us = _now_us(clock)
         drawn = everything(snapshot, ledger, now_us) if args.full else dataset.timeline(snapshot, ledger)
-        timeline = Timeline(drawn, timeline_policy(snapshot.policy).calendar)
+        words = TABLE_WORDS if snapshot.is_timed else UNORDERED_WORDS
+        timeline = Timeline(drawn, timeline_policy(snapshot.policy).calendar, words)
         now_ms = clock.now_ms()
         shown = view.show_plan(dataset.url, snapshot, plan, timeline, details or UNREAD, now_ms)
         return ShownPlan(shown, timeline)

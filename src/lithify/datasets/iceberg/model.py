@@ -45,7 +45,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """The rows of one time range of one lane, written in one or more pieces."""
+    """The rows of one time range of one lane, written in one or more pieces; or all rows of some inputs."""
 
     start_us: int | None
     """Inclusive; `None`: unbounded."""
@@ -57,8 +57,16 @@ class TimeRange:
     """Whether the range includes rows without a time."""
     part: int = 0
     """The index of the spec's part."""
+    inputs: tuple[int, int] | None = None
+    """The first input of the part, and the one after the last, if the range is all rows of these inputs.
+    Inputs without a place on an axis are divided in this way."""
 
     def __post_init__(self) -> None:
+        if self.inputs is not None and (
+            not 0 <= self.inputs[0] < self.inputs[1]
+            or (self.start_us, self.end_us, self.cuts, self.with_nulls) != (None, None, (), True)
+        ):
+            raise ValueError(f"a range of the inputs {self.inputs} cannot be limited to a time")
         low = [] if self.start_us is None else [self.start_us]
         high = [] if self.end_us is None else [self.end_us]
         edges = [*low, *self.cuts, *high]
@@ -95,7 +103,7 @@ class ChunkSpec:
     parts: tuple[SpecPart, ...]
     """One for each lane. A spec has many parts only if each of them is small."""
     sort_order_id: int
-    """The table's sort order at planning; 0 sorts by time."""
+    """The table's sort order at planning; 0 sorts by time, or not at all without a time column."""
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -187,6 +195,8 @@ class TableState:
     delete_files: int
     """Live delete files of any kind."""
     policy: TablePolicy
+    is_timed: bool = True
+    """Whether files are on a time axis; otherwise they have no order."""
     notes: tuple[str, ...] = ()
     """Notes about files that are skipped, and why."""
     left_alone: tuple[LeftFiles, ...] = ()

@@ -6,7 +6,8 @@ Sizes and times may have a unit, as in `512MiB` and `6h`.
 |---|---|
 | `lithify.granularity` | `day`: hour, day, week, month or year |
 | `lithify.time-zone` | `UTC`: the time zone of the chunks' calendar |
-| `lithify.time-column` | see `timecolumn` |
+| `lithify.axis` | `auto`: by time if there is a time column; or `time`, or `none` to compact by size only |
+| `lithify.time-column` | see `time_column` |
 | `lithify.target-file-size-bytes` | `write.target-file-size-bytes` (512 MiB) |
 | `lithify.min-saved-files` | 5: while more data may arrive, a chunk waits until compacting saves this many |
 | `lithify.min-new-percent` | 20: and until these have this share of its bytes |
@@ -46,6 +47,7 @@ from lithify.datasets.maintenance import PARTS
 PREFIX = "lithify."
 DAY_S = 24 * 3600
 MIB = 1024 * 1024
+AXES = ("auto", "time", "none")
 GRANULARITIES = ("hour", "day", "week", "month", "year")
 DEFAULT_TARGET_BYTES = 512 * MIB
 MAX_SECONDS = 10**11
@@ -61,6 +63,7 @@ class TablePolicy:
 
     granularity: str = "day"
     time_zone: str = "UTC"
+    axis: str = "auto"
     time_column: str | None = None
     target_file_size_bytes: int = DEFAULT_TARGET_BYTES
     min_saved_files: int = 5
@@ -94,6 +97,7 @@ _OF_DATA = frozenset(
     {
         "granularity",
         "time_zone",
+        "axis",
         "time_column",
         "target_file_size_bytes",
         "min_saved_files",
@@ -111,7 +115,7 @@ _OF_DATA = frozenset(
     }
 )
 """Properties that only the compaction of data uses."""
-_TEXTS = ("granularity", "time_zone", "time_column", "skip_parts", "branch")
+_TEXTS = ("granularity", "time_zone", "axis", "time_column", "skip_parts", "branch")
 _AT_LEAST = {
     "target_file_size_bytes": 1,
     "min_saved_files": 1,
@@ -177,6 +181,13 @@ def parse_policy(
     if policy.granularity not in GRANULARITIES:
         known = ", ".join(GRANULARITIES)
         raise Refused(f"{url}: lithify.granularity is {policy.granularity!r}; it must be one of {known}")
+    if policy.axis not in AXES:
+        raise Refused(f"{url}: lithify.axis is {policy.axis!r}; it must be one of {', '.join(AXES)}")
+    if policy.axis == "none" and policy.time_column is not None:
+        raise Refused(
+            f"{url}: lithify.axis is none and lithify.time-column is {policy.time_column!r}; remove one of "
+            "them"
+        )
     unknown = sorted(policy.left_out - set(PARTS))
     if unknown:
         says = f"{', '.join(unknown)}: not a part of maintenance; the parts are {', '.join(PARTS)}"

@@ -7,7 +7,7 @@ the others for `FROZEN_MS` is probably gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from lithify.base.errors import DatasetNotFound, LithifyError, Refused
 from lithify.datasets.kafka.buckets.live_topic import LEAST_BUILD, build_order
@@ -133,9 +133,29 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
     try:
         member.check(group, dataset.source_url)
     except Refused as error:
-        yield problem("group", str(error), "two logs have one name: give one of them another (kafka.member)")
+        yield problem("group", str(error), "nothing is compacted until then")
         return
+    if group.expected:
+        yield warning(
+            "group",
+            f"{', '.join(sorted(group.expected))} {_have(group.expected)} not joined the group yet, so no "
+            "copy removes tombstones or markers",
+            "compact these copies once, so that they join, or if one is gone for good: lithify group leave "
+            "GROUP NAME",
+        )
+    for partition, both in sorted(group.differing.items()):
+        yield problem(
+            "group",
+            f"partition {partition}: {' and '.join(both)} have different keys at the same offset, so they "
+            "are not copies of one log with the same offsets; nothing is removed",
+            "remove the copy that MirrorMaker or Replicator has written: lithify group leave GROUP NAME",
+        )
     if not member.is_in(group, snapshot.state):
+        try:
+            member.check_offsets(snapshot.state)
+        except Refused as error:
+            yield problem("group", str(error), "tombstones and markers are kept until then")
+            return
         yield warning(
             "group",
             f"this log is not a member of the group as {member.name} yet; tombstones and markers are kept",
@@ -160,6 +180,10 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
                 f"make sure that {one.by} continues, or if it is gone for good: lithify group leave GROUP "
                 f"{one.by}",
             )
+
+
+def _have(names: Collection[str]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _count(number: int, what: str) -> str:

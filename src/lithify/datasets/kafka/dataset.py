@@ -33,13 +33,13 @@ from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.cleaning_tasks import LogSteps
 from lithify.datasets.kafka.cleaning.partitioned_arrays import first_element
-from lithify.datasets.kafka.cleaning.tasks import OFFSETS, Output, slice_keys
+from lithify.datasets.kafka.cleaning.tasks import OFFSETS, Output, get_kept, sample_of, slice_keys
 from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
 from lithify.datasets.kafka.layouts.segments import number_of
 from lithify.datasets.kafka.members import lowest, waits
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
-from lithify.datasets.kafka.state import LogState, PartitionRound, Step
+from lithify.datasets.kafka.state import NOTHING_KEPT, LogState, PartitionRound, Step
 from lithify.planning.admission import Capacity
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Permit
@@ -246,7 +246,7 @@ class LogDataset(LogSteps):
                 notes.append(f"{name}: {held[name]}")
             elif name in busy:
                 notes.append(f"{name}: is being compacted")
-            elif (found := snapshot.round(name)) is None or self._is_due_again(found, folder):
+            elif (found := snapshot.round(name)) is None or self._is_due_again(snapshot, found, name):
                 verdict = self._judge(snapshot, name, folder, full=full)
                 proposals += verdict if isinstance(verdict, list) else []
                 notes += [verdict] if isinstance(verdict, str) else []
@@ -289,6 +289,13 @@ class LogDataset(LogSteps):
         if due:
             reason = f"{name}: {due:,} tombstones have been kept for delete.retention.ms"
             return [Proposal(spec, _SELDOM, cost_bytes, reason)]
+        if before is not None and self._is_released(snapshot, before, name):
+            first = min(before.kept_tombstone, before.kept_marker)
+            reason = (
+                f"{name}: the group lets tombstones or markers be removed that it kept, from offset "
+                f"{first:,} on"
+            )
+            return [Proposal(spec, _SELDOM, cost_bytes, reason)]
         return found.notes[0]
 
     def _tombstones_due(self, before: PartitionRound | None, folder: PartitionFolder) -> int:
@@ -299,10 +306,20 @@ class LogDataset(LogSteps):
         horizon_ms = ulid_ms(before.done[-1]) + self._delete_retention_ms(OwnSettings.of(folder.topic))
         return before.tombstones if self._now_ms() >= horizon_ms else 0
 
-    def _is_due_again(self, found: PartitionRound, folder: PartitionFolder) -> bool:
-        """Return whether an unchanged partition can lose tombstones. It can only if it was compacted in
-        place: elsewhere the same source would be read again."""
-        return folder.topic is not None and bool(self._tombstones_due(found, folder))
+    def _is_released(self, snapshot: LogSnapshot, found: PartitionRound, name: str) -> bool:
+        """Return whether the group's bounds have passed a tombstone or marker that the last round kept only
+        because of them."""
+        bounds = self._bounds(snapshot, name) or Marks(NOTHING_KEPT, NOTHING_KEPT)
+        is_past = bounds.clean > found.kept_tombstone or bounds.resolved > found.kept_marker
+        return found.is_whole and is_past
+
+    def _is_due_again(self, snapshot: LogSnapshot, found: PartitionRound, name: str) -> bool:
+        """Return whether an unchanged partition can lose tombstones or markers: those that it kept for other
+        copies, and, if it was compacted in place, those whose delete horizon has passed since. Elsewhere a
+        round does not change the horizons that the next one reads."""
+        folder = snapshot.partitions[name]
+        is_due = folder.topic is not None and bool(self._tombstones_due(found, folder))
+        return is_due or self._is_released(snapshot, found, name)
 
     def save_planner_state(
         self, plan: Plan[LogSpec], shed: Sequence[LogSpec], *, is_queue_empty: bool
@@ -338,7 +355,7 @@ class LogDataset(LogSteps):
     def _begins_again(self, snapshot: LogSnapshot, spec: LogSpec, folder: PartitionFolder) -> bool:
         """Return whether the spec begins another round over an unchanged partition."""
         found = snapshot.round(spec.partition)
-        return not spec.done and found is not None and self._is_due_again(found, folder)
+        return not spec.done and found is not None and self._is_due_again(snapshot, found, spec.partition)
 
     # Publishing
 
@@ -428,7 +445,14 @@ class LogDataset(LogSteps):
                 new_bytes=report.size_bytes,
             )
         sizes = [output.size_bytes for output in compaction.outputs]
-        return replace(found, new_segments=len(sizes), new_bytes=sum(sizes))
+        kept = get_kept(self.store, self.work_folder(compaction.id))
+        return replace(
+            found,
+            new_segments=len(sizes),
+            new_bytes=sum(sizes),
+            kept_tombstone=kept.tombstone,
+            kept_marker=kept.marker,
+        )
 
     def _with_standing(self, state: LogState, compaction: LogCompaction, snapshot: LogSnapshot) -> LogState:
         """Add the standing that matching has found to the state."""
@@ -442,8 +466,10 @@ class LogDataset(LogSteps):
         firsts = [first_element(self.store, f"{key}.dead", OFFSETS, parts) for key in keys]
         dead = min((int(first) for first in firsts if first is not None), default=None)
         end = indexed.committed_end
-        marks = Marks(lowest(dead, found.bound), lowest(indexed.first_in_transaction, end))
-        standing = PartitionStanding(marks, end)
+        unresolved = indexed.first_in_transaction if folder.topic else indexed.first_unresolved
+        marks = Marks(lowest(dead, found.bound), lowest(unresolved, end))
+        sample = sample_of(self.store, keys)
+        standing = PartitionStanding(marks, end, indexed.markers_end, sample)
         return replace(state, standings={**state.standings, number_of(spec.partition): standing})
 
     def was_committed(self, compaction: LogCompaction) -> bool:

@@ -2,14 +2,17 @@
 
 1. The log *has* the records of the source folder, not those of the output, since Lithify does not know when a
    broker takes the output over. So its marks come from an index of the source. *Clean* is the offset of the
-   first record that a newer one supersedes, *resolved* that of the first record in a transaction.
+   first record that a newer one supersedes. *Resolved* is that of the first record that was aborted, or of
+   the first one of a transaction whose marker the folder lacks; in a broker's bucket, where compaction takes
+   records out of transactions, that of the first record in one.
 2. Marks are computed when matching is published, and reported then and when the round is published. A log
    that was compacted, taken over and compacted again is clean up to the first round's bound.
 3. The next step's spec contains the limits of removals as planned. Thresholds never go down, so older limits
    are harmless.
 4. The state has the incarnation. A folder that lost records was restored, so it joins with another
    incarnation (`lithify.coordination.membership`).
-5. A name joins with its log's URL. Another log with the same name is refused before it does anything.
+5. A name joins with its log's URL. Another log with the same name is refused before it does anything, and so
+   is a log that the group does not expect.
 6. A log that joins too late, because thresholds are past its records, is not a member: nothing is removed
    from it, plans and the doctor report that, and an operator has to copy the log anew.
 """
@@ -21,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lithify.base.errors import Fenced, Refused, StoreError
-from lithify.coordination.groups import GroupFiles, check_owner
+from lithify.coordination.groups import GroupFiles, check_may_join
 from lithify.coordination.membership import EntryStep, Kept, Membership
 from lithify.datasets.kafka.state import LogState
 from lithify.views.groups import WORDS
@@ -51,8 +54,13 @@ class LogMember:
         return group.find(self.member(state)) is not None
 
     def check(self, group: GroupState, source: str) -> None:
-        """Raise `Refused` if the name belongs to a log other than that at `source`."""
-        check_owner(group, self.name, source)
+        """Raise `Refused` if the name belongs to a log other than that at `source`, or the group does not
+        expect it."""
+        check_may_join(group, self.name, GroupRole.COPY, source)
+
+    def check_offsets(self, state: LogState) -> None:
+        """Raise `Refused` if the log has other offsets than a member of the group."""
+        self._files.check_offsets(self.name, state.standings)
 
     def bounds(self, group: GroupState, state: LogState, partition: int) -> Marks:
         """Return the offsets below which tombstones and markers may be removed."""
@@ -124,6 +132,11 @@ def _kept(state: LogState) -> Kept:
 
 def waits(group: GroupState, partition: int) -> list[str]:
     """Return in words which records of a partition wait for which members."""
+    if partition in group.differing:
+        one, other = group.differing[partition]
+        return [f"tombstones and markers are kept, since {one} and {other} have different offsets"]
+    if group.expected:
+        return [f"tombstones and markers wait for {', '.join(sorted(group.expected))} to join the group"]
     return [
         f"{WORDS[found.track]} from offset {found.position:,} on wait for {found.by}"
         for found in waiting(group)

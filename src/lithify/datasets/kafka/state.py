@@ -29,6 +29,10 @@ Offset = Annotated[int, Interval(ge=0, le=(1 << 63) - 1)]
 """An offset, or a time that Kafka stores: 64 bits with a sign."""
 
 
+NOTHING_KEPT = (1 << 63) - 1
+"""Past every offset."""
+
+
 class Step(StrEnum):
     """The steps of a round, in order."""
 
@@ -71,6 +75,10 @@ class PartitionRound:
     """The same, also for a topic that is compacted live."""
     end: Offset = 0
     """For a copied topic: the copy will reach up to this offset."""
+    kept_tombstone: Offset = NOTHING_KEPT
+    """The first tombstone that the round kept only because of the group; `NOTHING_KEPT` if there is none."""
+    kept_marker: Offset = NOTHING_KEPT
+    """The same for transaction markers."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -158,7 +166,13 @@ class LogState:
             "published": self.published,
             "incarnation": self.incarnation,
             "standings": {
-                str(number): [one.marks.clean, one.marks.resolved, one.end]
+                str(number): [
+                    one.marks.clean,
+                    one.marks.resolved,
+                    one.end,
+                    one.markers_end,
+                    sorted(one.sample.items()),
+                ]
                 for number, one in self.standings.items()
             },
         }
@@ -177,16 +191,26 @@ class LogState:
         if version != VERSION:
             raise Unsupported(f"{name}: is of version {version!r}, not {VERSION}; use a newer Lithify")
         found = _STATES.decode(data, name)
-        standings = {
-            number: PartitionStanding(Marks(clean, resolved), end)
-            for number, (clean, resolved, end) in found.standings.items()
-        }
+        standings = {number: _standing(*fields) for number, fields in found.standings.items()}
         state = cls(found.rounds, found.published, found.source, found.incarnation, standings)
         copy = found.copy
         if copy is None:
             return state
         announced = copy.announced or int(copy.is_visible)
         return replace(state, copy_id=copy.id, announced=announced, copied=copy.copied)
+
+
+_Standing = tuple[Offset, Offset, Offset, Offset, tuple[tuple[Offset, Offset], ...]]
+
+
+def _standing(
+    clean: int,
+    resolved: int,
+    end: int,
+    markers_end: int = 0,
+    sample: tuple[tuple[int, int], ...] = (),
+) -> PartitionStanding:
+    return PartitionStanding(Marks(clean, resolved), end, markers_end, dict(sample))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +233,22 @@ class _Document:
     published: tuple[UlidText, ...]
     source: str
     incarnation: str
-    standings: Mapping[CountKey, tuple[Offset, Offset, Offset]]
+    standings: Mapping[CountKey, _Standing | tuple[Offset, Offset, Offset]]
+    """Older versions wrote both marks and the end."""
     copy: _Copy | None = None
 
 
 _VERSIONS = DocumentCodec(_Version)
-_ADDED_LATER = {"topic_id", "activity", "until_ms", "below", "end", "copy", "announced", "is_visible"}
+_ADDED_LATER = {
+    "topic_id",
+    "activity",
+    "until_ms",
+    "below",
+    "end",
+    "copy",
+    "kept_tombstone",
+    "kept_marker",
+    "announced",
+    "is_visible",
+}
 _STATES = DocumentCodec(_Document, optional=_ADDED_LATER)

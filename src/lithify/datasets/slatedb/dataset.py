@@ -51,7 +51,7 @@ from lithify.datasets.slatedb.planning.plan import FullRequest, priority, propos
 from lithify.datasets.slatedb.planning.timeline import SegmentTimeline, propose_by_time, show_segments
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
 from lithify.protocol.backlog import Backlog
-from lithify.protocol.lease import EpochClaim, Lease, Permit, Tries, judge_lease, next_epoch
+from lithify.protocol.lease import EpochClaim, EpochHeld, Lease, Permit, Tries, judge_lease, next_epoch
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.presence import CoordinatorStatus, Presence
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, TaskIdentity
@@ -228,7 +228,7 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
             )
         return next_epoch(epoch, self.paths.manifest_folder)
 
-    def why_held(self, epoch: int, lease: Lease | None) -> str | None:
+    def why_held(self, epoch: int, lease: Lease | None) -> EpochHeld | None:
         """Return why the epoch must not be taken, or `None`.
 
         Raising the epoch closes a SlateDB process that embeds a coordinator. An idle one writes nothing, so
@@ -244,11 +244,11 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
             return None
         if self._has_its_parents(epoch):
             return None
-        return (
-            f"a SlateDB coordinator has run on {self.url} (epoch {epoch}) and may still be running. If the "
-            "process that holds the database was opened without compactor_options, or is closed, run again "
-            "with --take-over; if that coordinator may be alive, run only a worker: lithify worker "
-            f"{self.url}"
+        return EpochHeld(
+            f"a SlateDB coordinator has run on {self.url} (epoch {epoch}) and may still be running",
+            "If the process that holds the database was opened without compactor_options, or is closed, run "
+            "again with --take-over; if that coordinator may be alive, run only a worker: lithify worker "
+            f"{self.url}",
         )
 
     def _has_its_parents(self, epoch: int) -> bool:

@@ -108,6 +108,20 @@ def remove_rules(catalog: Catalog, patterns: Iterable[str]) -> Catalog:
     return _with(catalog, rules=(rule for rule in catalog.rules if normal(rule.pattern) not in gone))
 
 
+def take_over(catalog: Catalog, patterns: Iterable[str], at_ms: int) -> Catalog:
+    """Record that the datasets of these rules may be taken from coordinators of other systems, once each.
+    Raise `Refused` if there is no such rule."""
+    wanted = {normal(pattern) for pattern in patterns}
+    known = {normal(rule.pattern) for rule in catalog.rules}
+    if missing := sorted(wanted - known):
+        raise Refused(f"{missing[0]}: no rule has this pattern; `lithify fleet list` shows them")
+    rules = (
+        replace(rule, take_over_ms=at_ms) if normal(rule.pattern) in wanted else rule
+        for rule in catalog.rules
+    )
+    return _with(catalog, rules=rules)
+
+
 def set_tenant(catalog: Catalog, name: str, **changes: Any) -> Catalog:
     """Change how a tenant is treated; attributes that are not given keep their value or the default."""
     tenant = next((tenant for tenant in catalog.tenants if tenant.name == name), CatalogTenant(name))

@@ -44,7 +44,7 @@ _QUEUE = (
     "state",
 )
 _TENANT = ("name", "weight", "most_running")
-_RULE = ("pattern", "coordinates", "queue", "tenant", "settings")
+_RULE = ("pattern", "coordinates", "queue", "tenant", "settings", "take_over_ms")
 
 
 def as_document(catalog: Catalog) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def as_document(catalog: Catalog) -> dict[str, Any]:
         "format": FORMAT,
         "queues": [queue_document(queue) for queue in catalog.queues],
         "default_queue": catalog.default_queue,
-        "rules": [rule_document(rule) for rule in catalog.rules],
+        "rules": [_stored_rule(rule) for rule in catalog.rules],
         "tenants": [tenant_document(tenant) for tenant in catalog.tenants],
     }
 
@@ -66,6 +66,14 @@ def queue_document(queue: Queue) -> dict[str, Any]:
 def rule_document(rule: DatasetRule) -> dict[str, Any]:
     """Return a rule as a JSON value."""
     return {name: _plain(getattr(rule, name)) for name in _RULE}
+
+
+def _stored_rule(rule: DatasetRule) -> dict[str, Any]:
+    """Leave out what earlier versions do not know, unless it is used."""
+    document = rule_document(rule)
+    if rule.take_over_ms is None:
+        del document["take_over_ms"]
+    return document
 
 
 def tenant_document(tenant: CatalogTenant) -> dict[str, Any]:
@@ -132,12 +140,14 @@ def _rule(fields: Any, key: str) -> DatasetRule:
     _check_fields(fields, _RULE, key)
     if not isinstance(fields["settings"], dict):
         raise ValueError(f"{fields['settings']!r} are not settings")
+    asked_ms = fields.get("take_over_ms")
     return DatasetRule(
         pattern=text(fields["pattern"]),
         coordinates=_member(Coordinates, fields["coordinates"]),
         queue=_optional(fields["queue"]),
         tenant=_optional(fields["tenant"]),
         settings=MappingProxyType({text(n): text(v) for n, v in fields["settings"].items()}),
+        take_over_ms=None if asked_ms is None else whole_number(asked_ms, most=MAX_BYTES),
     )
 
 

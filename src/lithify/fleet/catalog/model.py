@@ -109,6 +109,9 @@ class DatasetRule:
     matches."""
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Settings by dotted names; they override those of the process."""
+    take_over_ms: int | None = None
+    """When an operator asked last to take these datasets from coordinators of other systems, by the store's
+    clock; `None`: never. Each dataset is taken at most once for each request."""
 
     def tenant_of(self, url: str) -> str | None:
         """Return the tenant that owns the dataset at `url`, which matches."""
@@ -267,6 +270,11 @@ def _check_rule(rule: DatasetRule, queues: set[str]) -> None:
         raise Refused(f"rule {rule.pattern}: there is no queue {rule.queue!r}; create it first")
     if rule.tenant is not None and not 1 <= len(rule.tenant) <= MAX_TEXT_CHARS:
         raise Refused(f"rule {rule.pattern}: the tenant needs a name of at most {MAX_TEXT_CHARS} characters")
+    if rule.take_over_ms is not None and rule.coordinates is Coordinates.OWNER:
+        raise Refused(
+            f"rule {rule.pattern}: its datasets are coordinated by their owner, so the fleet takes none of "
+            "them over; add the rule again with --coordinated-by fleet"
+        )
 
 
 def _check_tenant(tenant: CatalogTenant) -> None:

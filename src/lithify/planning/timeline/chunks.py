@@ -4,7 +4,8 @@
 2. Merge their intervals to spans: two files are in one span when they overlap or touch. A gap is where one
 ends before the next begins.
 3. Files that meet more than `max_chunks_per_file` chunks go to the bucket `WIDE`; those without usable times
-are in `NULL` or `UNKNOWN` already.
+are in `NULL` or `UNKNOWN` already. Those of `NULL` are packed by size. Files of an active task are in a pack
+of its number, so that no other task rewrites them.
 4. Take the calendar's edges over the spans of the others, once for all groups, and find each file's first and
 last chunk among them by bisection.
 5. Write out all pairs of file and chunk, sort them by chunk, and reduce each stretch: sizes, rows, overlaps,
@@ -19,6 +20,8 @@ chunk's *overlap prior* is its predecessor's *overlap later*.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +31,8 @@ import numpy.typing as npt
 from lithify.base.errors import Refused
 from lithify.planning.timeline.calendar import MAX_US, MIN_US
 from lithify.planning.timeline.model import (
+    WELL_SIZED,
+    ActiveTask,
     Chunk,
     ChunkBucket,
     ChunkKey,
@@ -37,6 +42,7 @@ from lithify.planning.timeline.model import (
     TimelineFile,
     TimelinePolicy,
 )
+from lithify.planning.timeline.packing import pack
 
 Integers = npt.NDArray[np.int64]
 _DIGEST_BYTES = 8
@@ -87,20 +93,24 @@ def merge(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return spans
 
 
-def lay_out(files: Iterable[TimelineFile], policy: TimelinePolicy) -> TimelineLayout:
-    """Lay the files out over the chunks of the policy's calendar. Raise `Refused` when two files have one id,
-    or a size or a number of rows is impossible."""
+def lay_out(
+    files: Iterable[TimelineFile], policy: TimelinePolicy, active: Sequence[ActiveTask] = ()
+) -> TimelineLayout:
+    """Lay the files out over the chunks of the policy's calendar, those without a place over packs. `active`
+    are the active tasks that rewrite packs. Raise `Refused` when two files have one id, or a size or a number
+    of rows is impossible."""
     ordered = tuple(sorted(files, key=_order))
     _check(ordered)
     starts, ends = _bounds(ordered)
     buckets = _buckets(ordered, starts, ends, policy)
     groups, group_of = _groups(ordered)
     edge_starts, edge_ends = _edges(starts, ends, buckets, policy)
-    pair_files, codes = _pairs(starts, ends, buckets, group_of, edge_starts)
-    slots = len(edge_starts) + len(ChunkBucket) - 1
+    packs = _packs(ordered, buckets, groups, group_of, policy, active)
+    slots = _Slots(edge_starts, int(packs.max(initial=WELL_SIZED)) - WELL_SIZED + 1)
+    pair_files, codes = _pairs(starts, ends, buckets, packs, group_of, slots)
     firsts = np.flatnonzero(np.diff(codes, prepend=-1))
-    keys = [_key(groups, int(code), slots, edge_starts) for code in codes[firsts]]
-    intervals = [_interval(int(code) % slots, edge_starts, edge_ends) for code in codes[firsts]]
+    keys = [slots.key(groups, int(code)) for code in codes[firsts]]
+    intervals = [_interval(int(code) % slots.count, edge_starts, edge_ends) for code in codes[firsts]]
     chunks = _chunks(ordered, starts, ends, keys, intervals, pair_files, firsts)
     pair_chunks = np.repeat(np.arange(len(chunks)), np.diff(firsts, append=len(codes)))
     return TimelineLayout(ordered, chunks, _spans(ordered), pair_files, pair_chunks)
@@ -109,7 +119,7 @@ def lay_out(files: Iterable[TimelineFile], policy: TimelinePolicy) -> TimelineLa
 def _order(file: TimelineFile) -> tuple[str, int, int, str]:
     if isinstance(file.times, Interval):
         return file.group, file.times.start_us, file.times.end_us, file.id
-    return file.group, MAX_US, MAX_US, file.id
+    return file.group, MAX_US, file.version, file.id
 
 
 def _check(files: Sequence[TimelineFile]) -> None:
@@ -184,28 +194,108 @@ def _edges(
     return np.array(edge_starts, np.int64), np.array(edge_ends, np.int64)
 
 
+def is_well_sized(file: TimelineFile, policy: TimelinePolicy) -> bool:
+    """Return whether a file without a place needs no rewriting, by the policy's default rules."""
+    least = math.ceil(policy.max_file_bytes * (1 - policy.size_tolerance))
+    most = math.floor(policy.max_file_bytes * (1 + policy.size_tolerance))
+    if policy.rules is not None or not file.rows or not least <= file.size_bytes <= most:
+        return False
+    return policy.max_deleted_ratio is None or not file.has_deleted(policy.max_deleted_ratio)
+
+
+def _packs(
+    files: Sequence[TimelineFile],
+    buckets: Integers,
+    groups: Sequence[str],
+    group_of: Integers,
+    policy: TimelinePolicy,
+    active: Sequence[ActiveTask],
+) -> Integers:
+    """Return the number of the pack of each file without a place; `WELL_SIZED` for the others."""
+    numbers = np.full(len(files), WELL_SIZED, np.int64)
+    unplaced = np.flatnonzero(buckets == ChunkBucket.NULL)
+    if not len(unplaced):
+        return numbers
+    position = {files[index].id: index for index in unplaced.tolist()}
+    taken, in_use = _packs_in_use(active)
+    for members in np.split(unplaced, np.flatnonzero(np.diff(group_of[unplaced])) + 1):
+        group = groups[group_of[members[0]]]
+        loose = []
+        for index in members.tolist():
+            number = taken.get(files[index].id, {}).get(group)
+            if number is not None:
+                numbers[index] = number
+            elif not is_well_sized(files[index], policy):
+                loose.append(files[index])
+        free = (number for number in itertools.count() if number not in in_use.get(group, ()))
+        for number, one in zip(free, pack(loose, policy.max_file_bytes, policy.max_task_bytes), strict=False):
+            numbers[[position[file.id] for file in one]] = number
+    return numbers
+
+
+def _packs_in_use(active: Sequence[ActiveTask]) -> tuple[dict[str, dict[str, int]], dict[str, set[int]]]:
+    """Return the packs of active tasks: for each file a number by group, and all numbers of each group."""
+    taken: dict[str, dict[str, int]] = {}
+    in_use: dict[str, set[int]] = {}
+    for task in active:
+        own: dict[str, int] = {}
+        for key in task.chunks:
+            if key.bucket is ChunkBucket.NULL:
+                in_use.setdefault(key.group, set()).add(key.start_us)
+                own[key.group] = min(key.start_us, own.get(key.group, key.start_us))
+        taken |= dict.fromkeys(task.files, own)
+    return taken, in_use
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The numbers of a group's chunks: edges, packs, and the other buckets, in the order of their keys."""
+
+    edge_starts: Integers
+    packs: int
+    """Including that of well-sized files."""
+
+    @property
+    def count(self) -> int:
+        return self.bucket(ChunkBucket.UNKNOWN) + 1
+
+    @property
+    def first_pack(self) -> int:
+        """Return the slot of pack 0."""
+        return len(self.edge_starts) - WELL_SIZED
+
+    def bucket(self, bucket: ChunkBucket) -> int:
+        """Return the slot of `WIDE` or `UNKNOWN`."""
+        return len(self.edge_starts) + self.packs + bucket - ChunkBucket.WIDE
+
+    def key(self, groups: Sequence[str], code: int) -> ChunkKey:
+        group, slot = divmod(code, self.count)
+        if slot < len(self.edge_starts):
+            return ChunkKey(groups[group], ChunkBucket.TIME, int(self.edge_starts[slot]))
+        if slot < self.bucket(ChunkBucket.WIDE):
+            return ChunkKey(groups[group], ChunkBucket.NULL, slot - self.first_pack)
+        is_wide = slot == self.bucket(ChunkBucket.WIDE)
+        return ChunkKey(groups[group], ChunkBucket.WIDE if is_wide else ChunkBucket.UNKNOWN, 0)
+
+
 def _pairs(
-    starts: Integers, ends: Integers, buckets: Integers, group_of: Integers, edge_starts: Integers
+    starts: Integers, ends: Integers, buckets: Integers, packs: Integers, group_of: Integers, slots: _Slots
 ) -> tuple[Integers, Integers]:
     """Return all pairs of file and chunk, sorted by chunk: indexes of files, and codes of chunks. A code is
-    group * slots + the index of the edge, or the number of edges + the bucket - 1."""
-    slots = len(edge_starts) + len(ChunkBucket) - 1
-    timed = buckets == ChunkBucket.TIME
-    first = np.where(timed, np.searchsorted(edge_starts, starts, "right") - 1, len(edge_starts) + buckets - 1)
+    group * slots + slot."""
+    timed, edge_starts = buckets == ChunkBucket.TIME, slots.edge_starts
+    other = np.where(
+        buckets == ChunkBucket.WIDE, slots.bucket(ChunkBucket.WIDE), slots.bucket(ChunkBucket.UNKNOWN)
+    )
+    untimed = np.where(buckets == ChunkBucket.NULL, slots.first_pack + packs, other)
+    first = np.where(timed, np.searchsorted(edge_starts, starts, "right") - 1, untimed)
     last = np.where(timed, np.searchsorted(edge_starts, ends - 1, "right") - 1, first)
     counts = last - first + 1
     pair_files = np.repeat(np.arange(len(starts)), counts)
     begins = np.cumsum(counts) - counts
-    codes = (group_of * slots + first - begins)[pair_files] + np.arange(len(pair_files))
+    codes = (group_of * slots.count + first - begins)[pair_files] + np.arange(len(pair_files))
     order = np.argsort(codes, kind="stable")
     return pair_files[order], codes[order]
-
-
-def _key(groups: Sequence[str], code: int, slots: int, edge_starts: Integers) -> ChunkKey:
-    group, slot = divmod(code, slots)
-    if slot < len(edge_starts):
-        return ChunkKey(groups[group], ChunkBucket.TIME, int(edge_starts[slot]))
-    return ChunkKey(groups[group], ChunkBucket(slot - len(edge_starts) + 1), 0)
 
 
 def _interval(slot: int, edge_starts: Integers, edge_ends: Integers) -> Interval | None:

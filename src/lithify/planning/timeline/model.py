@@ -16,12 +16,13 @@ from lithify.planning.timeline.calendar import Calendar
 
 
 class ChunkBucket(IntEnum):
-    """How a file is assigned to chunks. All but `TIME` are single chunks without an interval."""
+    """How a file is assigned to chunks. All but `TIME` are chunks without an interval."""
 
     TIME = 0
     """Assigned by its interval."""
     NULL = 1
-    """No row has a time. Such files are compacted among themselves."""
+    """The file has no place on the axis: no row has a time, or the table has no axis. Files of a good size
+    are one chunk; the others are packed by size, and each pack is a chunk (`packing`)."""
     WIDE = 2
     """The interval meets more than `max_chunks_per_file` chunks, for example because of one wrong timestamp.
     Such files are rewritten by themselves, which cuts them at the chunk edges."""
@@ -66,6 +67,12 @@ class TimelineFile:
     """Files of different groups never share an output (Iceberg: partition and its spec). Each group is a
     timeline of its own."""
 
+    def has_deleted(self, ratio: float) -> bool:
+        """Return whether at least this fraction of its rows is deleted, or deletes hide an unknown number."""
+        if self.deletes and not self.deleted_rows:
+            return True
+        return self.deleted_rows > 0 and self.deleted_rows >= ratio * self.rows
+
 
 @dataclass(frozen=True, slots=True)
 class ListedChunk:
@@ -76,14 +83,23 @@ class ListedChunk:
     files: tuple[TimelineFile, ...]
 
 
+WELL_SIZED = -1
+"""The number of the chunk of files without a place that have a good size."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkKey:
-    """The key of a chunk: its group and its first instant, or its bucket."""
+    """The key of a chunk: its group, and its first instant or its bucket."""
 
     group: str
     bucket: ChunkBucket
     start_us: int
-    """0 unless the bucket is `TIME`."""
+    """The first instant. In the bucket `NULL` the number of the pack, from 0, or `WELL_SIZED`; else 0."""
+
+    @property
+    def is_well_sized(self) -> bool:
+        """Return whether it is the chunk of files without a place that have a good size."""
+        return self.bucket is ChunkBucket.NULL and self.start_us == WELL_SIZED
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +121,7 @@ class Chunk:
     key: ChunkKey
     interval: Interval | None
     files: tuple[TimelineFile, ...]
-    """Sorted by start, end and id."""
+    """Sorted by start, end and id; without times, by version and id."""
     overlap_prior: bool
     """Some file begins before the chunk."""
     overlap_later: bool

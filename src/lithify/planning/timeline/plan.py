@@ -63,6 +63,7 @@ class Replanning:
         self._lock = threading.Lock()
         self._files: Iterable[TimelineFile] | None = None
         self._policy: TimelinePolicy | None = None
+        self._packing: tuple[ActiveTask, ...] = ()
         self._layout = TimelineLayout((), (), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._made_of: tuple[object, ...] = ()
         self._plan = TimelinePlan((), (), (), {})
@@ -96,11 +97,12 @@ class Replanning:
         not be changed."""
         known = (states if states is not None else ChunkStates()).under(policy).records
         busy = {key: work.key for work in active for key in work.chunks}
+        packing = tuple(work for work in active if any(map(_is_pack, work.chunks)))
         rules = rules_of(policy)
         with self._lock:
-            if self._files is not files or self._policy != policy:
-                self._layout = lay_out(files, policy)
-                self._files, self._policy, self._made_of = files, policy, ()
+            if self._files is not files or self._policy != policy or self._packing != packing:
+                self._layout = lay_out(files, policy, packing)
+                self._files, self._policy, self._packing, self._made_of = files, policy, packing, ()
             layout = self._layout
             hold = replace(_Hold.of(layout, policy, now_us), files=held)
             judged = [_judge(chunk, known, busy, hold, rules, revive_deferred) for chunk in layout.chunks]
@@ -277,7 +279,13 @@ def _task(run: Run, policy: TimelinePolicy) -> Task:
 
 
 def _name(key: ChunkKey, policy: TimelinePolicy) -> str:
-    return policy.calendar.name(key.start_us) if key.bucket is ChunkBucket.TIME else key.bucket.name.lower()
+    if key.bucket is ChunkBucket.TIME:
+        return policy.calendar.name(key.start_us)
+    return f"{key.bucket.name.lower()}{f'.{key.start_us}' if key.start_us else ''}"
+
+
+def _is_pack(key: ChunkKey) -> bool:
+    return key.bucket is ChunkBucket.NULL
 
 
 def _record(planned: PlannedChunk) -> ChunkRecord:

@@ -48,12 +48,24 @@ class DeletedRowsRule:
             return ChunkVerdict(
                 ChunkAction.COMPACT, "delete files apply that hide an unknown number of rows", 0.5
             )
+        if chunk.key.bucket is ChunkBucket.NULL:
+            return self._any_file(chunk)
         if not chunk.deleted_rows or chunk.deleted_rows < self.max_ratio * chunk.rows:
             return None
         ratio = chunk.deleted_rows / chunk.rows
         return ChunkVerdict(
             ChunkAction.COMPACT, f"{ratio:.0%} of {chunk.rows:,} rows deleted (max_deleted_ratio)", ratio
         )
+
+    def _any_file(self, chunk: Chunk) -> ChunkVerdict | None:
+        """Judge each file by itself, since those that need no rewriting are in another pack."""
+        files = [file for file in chunk.files if file.has_deleted(self.max_ratio)]
+        if not files:
+            return None
+        noun = "file" if len(files) == 1 else "files"
+        ratio = max(file.deleted_rows / file.rows for file in files)
+        reason = f"up to {ratio:.0%} of the rows of {len(files)} {noun} deleted (max_deleted_ratio)"
+        return ChunkVerdict(ChunkAction.COMPACT, reason, ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +146,7 @@ def rules_of(policy: TimelinePolicy) -> tuple[ChunkRule, ...]:
 
 
 def judge(chunk: Chunk, rules: tuple[ChunkRule, ...]) -> ChunkVerdict:
-    """Return the verdict on a chunk. Rules do not apply to buckets without times, except `NULL`."""
+    """Return the verdict on a chunk. Rules do not apply to buckets without times, except to packs."""
     if chunk.key.bucket is ChunkBucket.UNKNOWN:
         return ChunkVerdict(
             ChunkAction.NO_OPINION, f"{len(chunk.files)} files are excluded, or their times are unknown"
@@ -145,6 +157,9 @@ def judge(chunk: Chunk, rules: tuple[ChunkRule, ...]) -> ChunkVerdict:
             f"{len(chunk.files)} files span too many chunks (max_chunks_per_file)",
             0.5,
         )
+    if chunk.key.is_well_sized:
+        noun = "file" if len(chunk.files) == 1 else "files"
+        return ChunkVerdict(ChunkAction.STABLE, f"{len(chunk.files)} {noun} of a good size")
     for rule in rules:
         verdict = rule(chunk)
         if verdict is not None:

@@ -16,9 +16,9 @@ tasks and not thousands.
 A run's cost counts each file once. Files are only ever shared by neighbours, so when a chunk is added to a
 run that ends just before it, the cost grows by the files that begin in it.
 
-Buckets without times have no neighbours. Of files of null times only those that do not have a good size
-already are rewritten; of wide files as many as the limit allows, since each that is cut leaves the bucket,
-and the next plan takes the rest.
+Buckets without times have no neighbours. Packs share no file, so those of one group are combined up to the
+limit. Of wide files as many are rewritten as the limit allows, since each that is cut leaves the bucket, and
+the next plan takes the rest.
 
 Invariants: combining and splitting keep the chunks and their order; every task has a chunk that must be
 compacted; no task has one that must not be rewritten.
@@ -71,9 +71,14 @@ def combine(runs: Iterable[Run], policy: TimelinePolicy) -> list[Run]:
         cost = cost_bytes(run)
         if (
             combined
-            and max(cost, last_cost) < policy.small_task_bytes
             and last_cost + cost <= policy.max_task_bytes
-            and _gap_us(combined[-1], run) <= policy.max_combine_gap_us
+            and (
+                _are_packs(combined[-1], run)
+                or (
+                    max(cost, last_cost) < policy.small_task_bytes
+                    and _gap_us(combined[-1], run) <= policy.max_combine_gap_us
+                )
+            )
         ):
             combined[-1] = combined[-1] + run
             last_cost += cost
@@ -132,7 +137,8 @@ def inputs(chunks: Iterable[Chunk], policy: TimelinePolicy) -> tuple[TimelineFil
     """Return the files a task over these chunks rewrites, each once, in order."""
     files: dict[str, TimelineFile] = {}
     for chunk in chunks:
-        for file in chunk.files if chunk.key.bucket is ChunkBucket.TIME else _misfits(chunk, policy):
+        is_wide = chunk.key.bucket is ChunkBucket.WIDE
+        for file in _portion(chunk.files, policy.max_task_bytes) if is_wide else chunk.files:
             files.setdefault(file.id, file)
     return tuple(files.values())
 
@@ -210,29 +216,18 @@ def _touch(first: Chunk, second: Chunk) -> bool:
     )
 
 
+def _are_packs(first: Run, second: Run) -> bool:
+    """Return whether both are packs of one group."""
+    keys = first[-1].chunk.key, second[0].chunk.key
+    return keys[0].group == keys[1].group and all(key.bucket is ChunkBucket.NULL for key in keys)
+
+
 def _gap_us(first: Run, second: Run) -> float:
     """Return the time between two runs; infinite between groups and where there are no times."""
     before, after = first[-1].chunk, second[0].chunk
     if before.key.group != after.key.group or before.interval is None or after.interval is None:
         return math.inf
     return after.interval.start_us - before.interval.end_us
-
-
-def _misfits(chunk: Chunk, policy: TimelinePolicy) -> tuple[TimelineFile, ...]:
-    """Return the files of a bucket worth rewriting."""
-    if chunk.key.bucket is ChunkBucket.WIDE:
-        return _portion(chunk.files, policy.max_task_bytes)
-    if policy.rules is not None:
-        return chunk.files
-    least = math.ceil(policy.max_file_bytes * (1 - policy.size_tolerance))
-    most = math.floor(policy.max_file_bytes * (1 + policy.size_tolerance))
-    return tuple(
-        file
-        for file in chunk.files
-        if not least <= file.size_bytes <= most
-        or not file.rows
-        or (file.deletes and policy.max_deleted_ratio is not None)
-    )
 
 
 def _portion(files: Sequence[TimelineFile], limit_bytes: int) -> tuple[TimelineFile, ...]:

@@ -15,9 +15,10 @@
    the manifests are kept and the outcome is reported as unknown: the next call finds out in step 2.
 
 The rows of the outputs are those of the inputs in the planned snapshot. So the following must hold between
-that snapshot and the head for every input: the file is still there, exactly the same position deletes apply
-to it, and the same equality deletes up to the planned snapshot's sequence number. This covers all changes in
-between, in any order, whether or not intermediate snapshots have expired; only the planned one is needed.
+that snapshot and the head for every input: the file is still there, with the same row ids, exactly the same
+position deletes apply to it, and the same equality deletes up to the planned snapshot's sequence number. This
+covers all changes in between, in any order, whether or not intermediate snapshots have expired; only the
+planned one is needed.
 Outputs have that sequence number and stay in the partition of their inputs. So the equality deletes that were
 already applied do not apply to the outputs, where they would delete rows that were added in between. Later
 ones do apply to the outputs and need no conflict.
@@ -46,6 +47,7 @@ from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.format.floats import float_columns, without_uncounted
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
+from lithify.datasets.iceberg.format.manifests import ContentKey, key_of
 from lithify.datasets.iceberg.format.partitions import place_of
 from lithify.datasets.iceberg.format.publish import MAX_TRIES, Uncommitted, discard, publish, tries
 from lithify.datasets.iceberg.format.replace import (
@@ -55,6 +57,7 @@ from lithify.datasets.iceberg.format.replace import (
     obsolete_deletes,
     write,
 )
+from lithify.datasets.iceberg.format.row_ids import first_row_id
 from lithify.datasets.iceberg.io.catalogs import load_table
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
 
@@ -238,7 +241,9 @@ def _gone_specs(metadata: TableMetadata) -> frozenset[int]:
     )
 
 
-def _refusals(base: Listing, head: Listing, spec: ChunkSpec, replaced: Container[str]) -> dict[str, str]:
+def _refusals(
+    base: Listing, head: Listing, spec: ChunkSpec, replaced: Container[ContentKey]
+) -> dict[str, str]:
     """Return which inputs must not be replaced in `head` by outputs made from `base`, and why."""
     found: dict[str, str] = {}
     gone = _gone_specs(head.metadata)
@@ -264,7 +269,9 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
         return f"{path} is not a file of the planned snapshot {spec.snapshot_id}"
     if current is None or current.sequence_number != planned.sequence_number:
         return f"{path} was removed or rewritten by another process"
-    if _paths(base.deletes_of(planned)) != _paths(head.deletes_of(current)):
+    if first_row_id(planned.data_file) != first_row_id(current.data_file):
+        return f"the rows of {path} were given ids meanwhile, which the outputs do not have"
+    if _keys(base.deletes_of(planned)) != _keys(head.deletes_of(current)):
         return f"rows of {path} were deleted meanwhile"
     applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0
     if _named(applied) != _named(head.equality_deletes.of(current, until)):
@@ -299,8 +306,8 @@ def committed_ids(table: Table, head: Snapshot) -> set[str]:
     return found
 
 
-def _paths(files: set[DataFile]) -> set[str]:
-    return {file.file_path for file in files}
+def _keys(files: set[DataFile]) -> set[ContentKey]:
+    return {key_of(file) for file in files}
 
 
 def _named(deletes: Iterable[EqualityDelete]) -> set[tuple[str, int]]:

@@ -1,6 +1,5 @@
 """The inputs of a task: which files overlap its range, and which deletes apply to them. Values common to
-several
-tasks are the same objects, so a message with several of these tasks contains them once."""
+several tasks are the same objects, so a message with several of these tasks contains them once."""
 
 from __future__ import annotations
 
@@ -12,7 +11,9 @@ from pyiceberg.types import NestedField
 
 from lithify.datasets.iceberg.compaction.task import SourceFile, without_statistics
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.deletes.vectors import vector_offset
 from lithify.datasets.iceberg.format.listing import Listing
+from lithify.datasets.iceberg.format.row_ids import first_row_id
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.planning.timeline.model import Interval, TimelineFile
 
@@ -20,27 +21,41 @@ from lithify.planning.timeline.model import Interval, TimelineFile
 class Sources:
     """The inputs of one compaction, as tasks read them."""
 
-    def __init__(self, listing: Listing, column: NestedField, positions: Mapping[str, int]) -> None:
-        """`column` has the time of a row; `positions` are those of all inputs, by path."""
+    def __init__(self, listing: Listing, column: NestedField | None, positions: Mapping[str, int]) -> None:
+        """`column` has the time of a row, if there is one; `positions` are those of all inputs, by path."""
         self._listing = listing
         self._column = column
         self._positions = positions
-        self._files: dict[str, DataFile] = {}
+        self._files: dict[tuple[str, int | None], DataFile] = {}
+        """By path, and offset of a deletion vector."""
         self._equality: dict[str, EqualityDelete] = {}
 
     def of(self, files: Sequence[TimelineFile], part: TimeRange) -> tuple[SourceFile, ...]:
-        """Return the inputs that have, or may have, rows of the range."""
+        """Return the inputs of a lane that have, or may have, rows of the range."""
         found = []
-        for file in files:
+        for file in files if part.inputs is None else files[slice(*part.inputs)]:
             entry = self._listing.data[file.id]
-            may_have_nulls = _may_have_nulls(entry.data_file, self._column)
-            if _meets(file, part) or (part.with_nulls and may_have_nulls):
-                is_inside = _lies_inside(file, part) and (part.with_nulls or not may_have_nulls)
+            is_inside: bool | None = None
+            if part.inputs is not None:
+                is_inside = True if entry.data_file.record_count else None
+            else:
+                may_have_nulls = _may_have_nulls(entry.data_file, self._column)
+                if _meets(file, part) or (part.with_nulls and may_have_nulls):
+                    is_inside = _lies_inside(file, part) and (part.with_nulls or not may_have_nulls)
+            if is_inside is not None:
                 deletes = sorted(self._listing.deletes_of(entry), key=lambda d: d.file_path)
                 slim_deletes = tuple(map(self._without_statistics, deletes))
                 slim_file = self._without_statistics(entry.data_file)
-                number = entry.sequence_number or 0
-                found.append(SourceFile(self._positions[file.id], slim_file, slim_deletes, is_inside, number))
+                found.append(
+                    SourceFile(
+                        self._positions[file.id],
+                        slim_file,
+                        slim_deletes,
+                        is_inside,
+                        number=entry.sequence_number or 0,
+                        first_row_id=first_row_id(entry.data_file),
+                    )
+                )
         return tuple(found)
 
     def equality_deletes(self, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:
@@ -60,9 +75,10 @@ class Sources:
         return known
 
     def _without_statistics(self, file: DataFile) -> DataFile:
-        known = self._files.get(file.file_path)
+        key = file.file_path, vector_offset(file)
+        known = self._files.get(key)
         if known is None:
-            known = self._files[file.file_path] = without_statistics(file)
+            known = self._files[key] = without_statistics(file)
         return known
 
 
@@ -84,7 +100,12 @@ def _lies_inside(file: TimelineFile, part: TimeRange) -> bool:
     )
 
 
-def _may_have_nulls(file: DataFile, column: NestedField) -> bool:
-    if column.required or not file.record_count:
+def _may_have_nulls(file: DataFile, column: NestedField | None) -> bool:
+    """Return whether a file may have rows without a time. Without a time column, every row is one."""
+    if not file.record_count:
+        return False
+    if column is None:
+        return True
+    if column.required:
         return False
     return (file.null_value_counts or {}).get(column.field_id) != 0

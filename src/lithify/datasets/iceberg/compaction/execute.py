@@ -3,10 +3,11 @@
 1. Read the rows of the range from every source and apply deletes. Meanwhile, the next files are opened
    (`opened_ahead`).
 2. Sort them into the pieces of the range (`spill`), in bounded memory.
-3. Sort each piece by the table's sort order, or by time, and write it to as few files of equal size as
-   the target allows. A piece too large for the buffer is processed in parts that follow each other in time:
-   if rows are sorted by time first, files continue across the parts; with any other order each part has
-   its own files, since a file must be sorted as a whole.
+3. Sort each piece by the table's sort order, or by time if it has a time column, and write it to as few files
+   of equal size as the target allows. A piece too large for the buffer is processed in parts that follow each
+   other in time: if rows are sorted by time first, or not at all, files continue across the parts; with any
+   other order each part has its own files, since a file must be sorted as a whole. Without a time column that
+   would be many small files: files continue, and are recorded as not sorted.
 4. Files of a piece name the sources that had a row in it, so that every source's rows can be traced. A file
    in a store is uploaded while the next file is written; the task waits for all uploads at the end.
 
@@ -118,6 +119,8 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
                     bytes_read += bytes_per_row * batch.num_rows
                     report(bytes_read, 0)
             row_count = pieces.rows
+            if not time_name and pieces.spilled_bytes:
+                order = order.within_parts()
             stored_bytes_per_row = bytes_read / max(row_count, 1)
             for piece, tables in pieces.drain():
                 writer.sources = tuple(sorted(piece.sources))

@@ -55,18 +55,19 @@ def has_columns(file: pq.ParquetFile, schemas: Iterable[pa.Schema]) -> bool:
     return any(stored.equals(schema.remove_metadata(), check_metadata=True) for schema in schemas)
 
 
-def batches_in_range(
-    file: pq.ParquetFile, schema: pa.Schema, time_name: str, wanted: TimeRange | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows whose time is in the range, or all; `schema` is that of the batches."""
-    groups = [
-        group
-        for group in range(file.num_row_groups)
-        if wanted is None or may_meet(file, group, time_name, wanted)
-    ]
-    for group in groups:
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
-            yield from rows_in_range(batch.cast(schema), time_name, wanted)
+def batches_near_range(
+    file: pq.ParquetFile, time_name: str | None, wanted: TimeRange | None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield all rows of the row groups that may have rows of the range, each batch after the position of its
+    first row in the file. `time_name` is the time column's name in the file; `None` if it has none."""
+    start = 0
+    for group in range(file.num_row_groups):
+        end = start + file.metadata.row_group(group).num_rows
+        if wanted is None or time_name is None or may_meet(file, group, time_name, wanted):
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
+                yield start, batch
+                start += batch.num_rows
+        start = end
 
 
 def rows_in_range(

@@ -91,7 +91,7 @@ def request(
         if names is None or chunk_name(planned.chunk.key, calendar) in names
     }
     if names is not None:
-        _check_names(names, wanted, timeline, calendar)
+        _check_names(names, wanted, timeline, calendar, is_timed=state.is_timed)
     tasks = [task for task in timeline.tasks if wanted.intersection(task.chunks)]
     notes = [*state.notes, *(held_notes(timeline, held) if held else ())]
     busy = sum(planned.task is not None and planned.chunk.key in wanted for planned in timeline.chunks)
@@ -107,12 +107,22 @@ def request(
 
 
 def _check_names(
-    names: Collection[str], wanted: Collection[ChunkKey], timeline: TimelinePlan, calendar: Calendar
+    names: Collection[str],
+    wanted: Collection[ChunkKey],
+    timeline: TimelinePlan,
+    calendar: Calendar,
+    *,
+    is_timed: bool,
 ) -> None:
     found = {chunk_name(key, calendar) for key in wanted}
     missing = sorted(set(names) - found)
     if missing:
         known = list(dict.fromkeys(chunk_name(p.chunk.key, calendar) for p in timeline.chunks))
+        if not is_timed:
+            raise Refused(
+                f"there is no chunk {', '.join(missing)}: files are compacted by size here, and not by "
+                "chunks of time; add --full instead of --chunk"
+            )
         more = " …" if len(known) > _SHOWN else ""
         raise Refused(
             f"there is no chunk {', '.join(missing)}: a chunk is one {calendar.granularity.value} here, such "

@@ -7,12 +7,13 @@
    fits; else cut by time at quantiles of its sample, so that tables follow each other in time. A table is
    larger only if very many rows have the same time.
 
-Rows without a time belong to the first piece, and to its first table.
+Rows without a time belong to the first piece, and to its first table. Without a time column all rows are one
+piece, and its tables follow each other in the order of arrival.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,9 @@ from lithify.datasets.iceberg.format.time_column import Times, times_us
 SAMPLE_TIMES_PER_BATCH = 128
 MAX_DEPTH = 8
 """The maximum number of times that a piece is cut again because the sample was not representative."""
+
+
+_NO_TIMES: Times = np.zeros(0, np.int64)
 
 
 class SpilledRows:
@@ -81,6 +85,7 @@ class Pieces:
     """The rows of a range by piece. Use as a context manager: it owns a temporary folder."""
 
     def __init__(self, cuts: Sequence[int], time_name: str, buffer_bytes: int, depth: int = 0) -> None:
+        """`time_name` is empty without a time column; then there are no cuts."""
         self._cuts = np.asarray(cuts, dtype=np.int64)
         self._time_name = time_name
         self._buffer_bytes = buffer_bytes
@@ -108,7 +113,11 @@ class Pieces:
         """Sort rows of one source into their pieces."""
         if not table.num_rows:
             return
-        times = times_us(table.column(self._time_name).combine_chunks())
+        times = times_us(table.column(self._time_name).combine_chunks()) if self._time_name else _NO_TIMES
+        if not len(times):
+            self._pieces[0].add(table, times, source)
+            self._hold(table.nbytes)
+            return
         first, last = np.searchsorted(self._cuts, [times.min(), times.max()], side="right")
         if first == last:
             self._pieces[first].add(table, times, source)
@@ -118,7 +127,10 @@ class Pieces:
                 chosen = index == number
                 if chosen.any():
                     self._pieces[number].add(table.filter(pa.array(chosen)), times[chosen], source)
-        self._held_bytes += table.nbytes
+        self._hold(table.nbytes)
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
         if self._held_bytes > self._buffer_bytes:
             self._spill()
 
@@ -139,6 +151,9 @@ class Pieces:
 
     def _parts(self, piece: SpilledRows) -> Iterator[pa.Table]:
         size_bytes = piece.disk_bytes + sum(table.nbytes for table in piece.held)
+        if not self._time_name:
+            yield from _batched(piece.tables(), self._buffer_bytes // 2)
+            return
         cuts = self._quantiles(piece, size_bytes) if size_bytes > self._buffer_bytes else ()
         if not len(cuts):
             yield pa.concat_tables(list(piece.tables()))
@@ -160,3 +175,17 @@ class Pieces:
         parts = ceil(3 * size_bytes / self._buffer_bytes)
         chosen = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
         return [int(cut) for cut in chosen if cut > sample[0]]
+
+
+def _batched(tables: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
+    """Yield the rows as tables of about this size."""
+    waiting: list[pa.Table] = []
+    waiting_bytes = 0
+    for table in tables:
+        if waiting and waiting_bytes + table.nbytes > size_bytes:
+            yield pa.concat_tables(waiting)
+            waiting, waiting_bytes = [], 0
+        waiting.append(table)
+        waiting_bytes += table.nbytes
+    if waiting:
+        yield pa.concat_tables(waiting)

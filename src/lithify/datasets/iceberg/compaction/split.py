@@ -1,4 +1,4 @@
-"""Cutting a compaction into ranges of time: the work of single tasks.
+"""Cutting a compaction into ranges: the work of single tasks.
 
 1. The cuts of the spec (edges of chunks) divide time into pieces. Estimate the bytes of each from the
    inputs, as if the rows of a file were spread evenly over its interval.
@@ -8,6 +8,8 @@
 
 Invariants: ranges follow each other without a gap and cover all of time; every cut of the spec is an edge
 or a cut of a range; the first range includes the rows without a time.
+
+Files without a place on the axis are divided whole: a range is a few consecutive packs (`split_packs`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy.typing as npt
 
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.planning.timeline.model import Interval, TimelineFile
+from lithify.planning.timeline.packing import pack
 
 RANGE_BYTES = 16 * 1024 * 1024
 """The estimated input of one task, if chunks allow it: about a second of work, so that even a small table
@@ -64,6 +67,22 @@ def split(
         else:
             collected += size
     close(None)
+    return tuple(ranges)
+
+
+def split_packs(
+    files: Sequence[TimelineFile], target_bytes: int, range_bytes: int = RANGE_BYTES
+) -> tuple[TimeRange, ...]:
+    """Return the ranges of a compaction of files without a place: consecutive files, whose outputs have
+    roughly the target size."""
+    ranges: list[TimeRange] = []
+    first = end = collected = 0
+    for one in pack(files, target_bytes):
+        end += len(one)
+        collected += sum(file.size_bytes for file in one)
+        if collected >= range_bytes or end == len(files):
+            ranges.append(TimeRange(None, None, with_nulls=True, inputs=(first, end)))
+            first, collected = end, 0
     return tuple(ranges)
 
 

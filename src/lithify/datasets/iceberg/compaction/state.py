@@ -4,7 +4,8 @@
    are off for the column), it is read from the file's footer.
 2. A table with a name mapping may have files that were not written for Iceberg. Their footers are always
    read: they show whether a rewrite can be correct.
-3. A file without rows, or without a time in any row, is put into the bucket of such files.
+3. A file without rows, or without a time in any row, has no place on the axis. In a table without a time
+   column no file has one.
 4. Rows hidden by position are counted if the delete file applies to a single data file. Rows hidden by
    equality deletes are estimated (`equality_deletes`) if the policy needs it: each commit of such deletes
    changes the estimate of every older file.
@@ -15,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -30,6 +31,7 @@ from lithify.datasets.iceberg.compaction.support_checks import Refusals, table_n
 from lithify.datasets.iceberg.deletes.equality_deletes import NO_BURDEN, Burden
 from lithify.datasets.iceberg.format.footers import Footers
 from lithify.datasets.iceberg.format.listing import Listing
+from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN
 from lithify.datasets.iceberg.format.ownership import parse_name
 from lithify.datasets.iceberg.format.partitions import Place, partition_paths, place_of
 from lithify.datasets.iceberg.format.replace import data_file_of
@@ -51,13 +53,14 @@ def draw_state(
     table: Table,
     listing: Listing | None,
     policy: TablePolicy,
-    time_column: NestedField,
+    time_column: NestedField | None,
     footers: Footers,
     states: ChunkStates,
     refused: Mapping[str, str] = MappingProxyType({}),
+    notes: Sequence[str] = (),
 ) -> TableState:
     """Return the table's state for the planner. `refused` are the parts of maintenance, other than data, that
-    cannot be done."""
+    cannot be done. Without a time column files have no order."""
     drawn = _Drawn(table, listing, time_column, policy) if listing is not None else None
     if drawn is not None:
         drawn.read_footers(footers)
@@ -70,7 +73,8 @@ def draw_state(
         files=() if drawn is None else (*drawn.files.values(), *drawn.repeated.values()),
         delete_files=listing.delete_file_count if listing is not None else 0,
         policy=policy,
-        notes=(*(files.note for files in left), *table_notes(table.metadata)),
+        is_timed=time_column is not None,
+        notes=(*notes, *(files.note for files in left), *table_notes(table.metadata)),
         left_alone=left,
         refused=refused,
         states=states,
@@ -83,7 +87,7 @@ def draw_files(
     listing: Listing,
     paths: Iterable[str],
     policy: TablePolicy,
-    time_column: NestedField,
+    time_column: NestedField | None,
     footers: Footers,
 ) -> Mapping[str, TimelineFile]:
     """Return only these data files, by path; each must be identified by its path."""
@@ -141,7 +145,7 @@ class _Drawn:
         self,
         table: Table,
         listing: Listing,
-        column: NestedField,
+        column: NestedField | None,
         policy: TablePolicy,
         chosen: Iterable[ManifestEntry] | None = None,
     ) -> None:
@@ -210,7 +214,8 @@ class _Drawn:
     def read_footers(self, footers: Footers) -> None:
         """Read times missing in manifests, and other facts that only the files contain."""
         schema = self._table.metadata.schema()
-        found = footers.read(self._table.io, self._asked, schema, self._column.field_id, self._names)
+        column_id = NO_COLUMN if self._column is None else self._column.field_id
+        found = footers.read(self._table.io, self._asked, schema, column_id, self._names)
         for path, footer in found.items():
             file, times = self.files[path], footer.times
             if footer.unfit is not None:
@@ -270,7 +275,7 @@ def _deleted_rows(file: DataFile, deletes: Collection[DataFile], burden: Burden)
     return max(by_position, min(rows - 1, by_position + max(1, round(burden.share * rows))))
 
 
-def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedField) -> TimelineFile:
+def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedField | None) -> TimelineFile:
     """Return an output as the next listing will show it after the commit."""
     return TimelineFile(
         id=new.path,
@@ -282,9 +287,10 @@ def written_file(new: NewFile, lane: Lane, sequence_number: int, column: NestedF
     )
 
 
-def times_of(file: DataFile, column: NestedField) -> Interval | ChunkBucket:
-    """Return a file's times by the manifest. A file without rows has none."""
-    if not file.record_count:
+def times_of(file: DataFile, column: NestedField | None) -> Interval | ChunkBucket:
+    """Return a file's times by the manifest. A file without rows has none; neither has one without a time
+    column."""
+    if column is None or not file.record_count:
         return ChunkBucket.NULL
     low = bound_us(column.field_type, (file.lower_bounds or {}).get(column.field_id))
     high = bound_us(column.field_type, (file.upper_bounds or {}).get(column.field_id))

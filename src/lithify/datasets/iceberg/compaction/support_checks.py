@@ -7,37 +7,43 @@ Single files that cannot be rewritten are skipped, with a note, and the others a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.manifest import DataFile, FileFormat
-from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV2, TableMetadataV3
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.transforms import IdentityTransform
 
 from lithify.base.errors import CorruptObject, Refused, Unsupported
+from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES
+from lithify.datasets.iceberg.format.bloom_filters import without_filters
+from lithify.datasets.iceberg.format.columns import why_opaque
+from lithify.datasets.iceberg.format.manifest_list import next_row_id
+from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector
+from lithify.datasets.iceberg.format.row_ids import check_names
+from lithify.datasets.iceberg.format.sorting import unsortable
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
-from lithify.datasets.iceberg.format.write_options import check_writing
+from lithify.datasets.iceberg.format.write_options import check_delete_options, check_writing
 from lithify.datasets.iceberg.io.reach import ALLOWED, EVERYWHERE, REACH
 from lithify.datasets.maintenance import ORPHANS
 
 MAX_FIELD_ID = (1 << 31) - 201
 """The highest field id that is not reserved (Iceberg format: reserved field ids)."""
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
-BLOOM_FILTER_PREFIX = "write.parquet.bloom-filter-enabled.column."
+COMPACTED_VERSIONS: tuple[int, ...] = (1, 2)
+"""The format versions of tables whose data can be compacted."""
+MANIFESTS_VERSIONS: tuple[int, ...] = (1, 2)
+"""The format versions of tables whose manifests can be rewritten."""
+DELETES_VERSIONS: tuple[int, ...] = (1, 2)
+"""The format versions of tables whose delete files can be rewritten."""
 
 
 def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     """Return the branch to compact. Raise `Refused` when the table's data cannot be compacted."""
-    if metadata.format_version == 1:
-        raise Unsupported(
-            f"{url}: format version 1 has no sequence numbers, without which a late delete could be lost; "
-            "upgrade the table to version 2"
-        )
-    if metadata.format_version != 2:
+    if metadata.format_version not in COMPACTED_VERSIONS:
         raise Unsupported(
             f"{url}: Lithify cannot write format version {metadata.format_version}, and a rewrite would "
-            "lose the identity of the rows; only version 2 is supported"
+            "lose the identity of the rows; only versions 1 and 2 are supported"
         )
     if any(key.startswith("encryption.") for key in properties_of(metadata)):
         raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
@@ -45,31 +51,41 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     if written.lower() != "parquet":
         raise Unsupported(f"{url}: write.format.default is {written}; only Parquet can be written")
     _check_sound(metadata, url)
-    for sort_field in metadata.sort_order().fields:
-        if not isinstance(sort_field.transform, IdentityTransform):
+    if metadata.format_version > 2:
+        check_names(metadata.schema(), url)
+    for field in metadata.sort_order().fields:
+        if metadata.schema().find_column_name(field.source_id) is None:
             raise Unsupported(
-                f"{url}: the sort order uses the transform {sort_field.transform}; only untransformed "
-                "columns are supported"
-            )
-        if metadata.schema().find_column_name(sort_field.source_id) is None or not any(
-            field.field_id == sort_field.source_id for field in metadata.schema().fields
-        ):
-            raise Unsupported(
-                f"{url}: the sort order uses a column that is nested or was dropped; change the sort order"
+                f"{url}: the sort order uses a column that was dropped, so catalogs would refuse every "
+                "commit; change the sort order"
             )
     check_writing(metadata, url)
     return _branch(metadata, branch, url)
 
 
-def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    """Return the branch whose manifests or delete files are rewritten. Raise `Refused` when the table's
-    cannot be."""
-    if metadata.format_version not in (1, 2):
+def check_manifests(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch whose manifests are rewritten. Raise `Refused` when the table's cannot be."""
+    if metadata.format_version not in MANIFESTS_VERSIONS:
         raise Unsupported(
-            f"{url}: format version {metadata.format_version} has deletion vectors, and row ids that depend "
-            "on the position of entries in manifests, which Lithify cannot preserve; only versions 1 and 2 "
-            "are rewritten"
+            f"{url}: the manifests of format version {metadata.format_version} have row ids that depend on "
+            "the order of their entries, which Lithify cannot write yet; only versions 1 and 2 are rewritten"
         )
+    return _check_rewritable(metadata, branch, url)
+
+
+def check_deletes(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch whose delete files are rewritten. Raise `Refused` when the table's cannot be."""
+    if metadata.format_version not in DELETES_VERSIONS:
+        raise Unsupported(
+            f"{url}: format version {metadata.format_version} has deletion vectors, which Lithify cannot "
+            "write; only versions 1 and 2 are rewritten"
+        )
+    branch = _check_rewritable(metadata, branch, url)
+    check_delete_options(metadata, url)
+    return branch
+
+
+def _check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
     if any(key.startswith("encryption.") for key in properties_of(metadata)):
         raise Unsupported(
             f"{url}: the table is encrypted, and rewritten metadata and delete files would not be; this is "
@@ -83,10 +99,16 @@ def check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> s
 def check_deletable(metadata: TableMetadata, url: str) -> None:
     """Raise `Refused` when it is not certain which files the table's snapshots need."""
     version = metadata.format_version
-    if version not in (1, 2):
+    if version not in (1, 2, 3):
         raise Unsupported(
-            f"{url}: Lithify does not know for certain which files a table of format version {version} "
-            "needs, so it expires and removes nothing; versions 1 and 2 are supported"
+            f"{url}: format version {version} is newer than this version of Lithify, which does not know for "
+            "certain which files such a table needs, so it expires and removes nothing; versions 1, 2 and 3 "
+            "are supported"
+        )
+    if version > 2 and any(key.startswith("encryption.") for key in properties_of(metadata)):
+        raise Unsupported(
+            f"{url}: the table is encrypted, so it cannot be known which files it needs, and nothing is "
+            "expired or removed; this is not supported"
         )
 
 
@@ -97,8 +119,8 @@ def refused_parts(
     show. `check_compaction` raises `Refused` when the table's data cannot be compacted."""
     checks: dict[str, Callable[[], object]] = {
         "data": check_compaction,
-        "deletes": lambda: check_rewritable(metadata, branch, url),
-        "manifests": lambda: check_rewritable(metadata, branch, url),
+        "deletes": lambda: check_deletes(metadata, branch, url),
+        "manifests": lambda: check_manifests(metadata, branch, url),
         "expiry": lambda: check_deletable(metadata, url),
         ORPHANS: lambda: check_deletable(metadata, url),
     }
@@ -124,7 +146,11 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
     if not all(field.name for spec in metadata.partition_specs for field in spec.fields):
         raise CorruptObject(what, "have a partition field without a name, which manifests cannot contain")
     numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
-    last = metadata.last_sequence_number if isinstance(metadata, TableMetadataV2) else max(numbers, default=0)
+    last = max(numbers, default=0)
+    if isinstance(metadata, TableMetadataV2 | TableMetadataV3):
+        last = metadata.last_sequence_number
+    if isinstance(metadata, TableMetadataV3):
+        _check_row_ids(metadata, what)
     if last >= MAX_SEQUENCE_NUMBER:
         raise CorruptObject(what, f"name {last} as the last sequence number, so there is no next one")
     wrong = [number for number in numbers if not 0 <= number <= last]
@@ -141,6 +167,18 @@ def _check_sound(metadata: TableMetadata, url: str) -> None:
             what,
             f"name {metadata.current_snapshot_id} as the current snapshot, but {head} as the head of "
             f"{MAIN_BRANCH}, so readers see different rows; restore older metadata",
+        )
+
+
+def _check_row_ids(metadata: TableMetadataV3, what: str) -> None:
+    """Raise `CorruptObject` if the next row id may have been given already."""
+    following = next_row_id(metadata)
+    used = max(((one.first_row_id or 0) + (one.added_rows or 0) for one in metadata.snapshots), default=0)
+    if used > following:
+        raise CorruptObject(
+            what,
+            f"name {following} as the next row id, but a snapshot has assigned ids up to {used}, so two rows "
+            "would get the same id; restore older metadata",
         )
 
 
@@ -182,6 +220,7 @@ class Refusals:
             if any(schema.find_column_name(field.source_id) is None for field in spec.fields)
         }
         """Partition specs made from columns that no longer exist."""
+        self._opaque = why_opaque(schema)
 
     def why_left_alone(
         self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Iterable[DataFile]
@@ -195,6 +234,8 @@ class Refusals:
             return "are encrypted"
         if data_file.file_format != FileFormat.PARQUET:
             return f"are in the format {data_file.file_format.value}, not Parquet"
+        if self._opaque is not None:
+            return self._opaque
         if unfit_deletes is not None:
             return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
         for delete in position_deletes:
@@ -205,7 +246,10 @@ class Refusals:
                 )
             if delete.key_metadata is not None:
                 return "have position deletes that are encrypted"
-            if delete.file_format not in _READABLE_DELETES:
+            if is_vector(delete):
+                if content_bytes(delete) > MAX_VECTOR_BYTES:
+                    return f"have a deletion vector of more than {MAX_VECTOR_BYTES // (1024 * 1024)} MiB"
+            elif delete.file_format not in _READABLE_DELETES:
                 return f"have position deletes in the format {delete.file_format.value}, not Parquet"
         if data_file.spec_id in self._gone:
             return f"are partitioned by a column that was dropped (partition spec {data_file.spec_id})"
@@ -214,31 +258,40 @@ class Refusals:
 
 def table_notes(metadata: TableMetadata) -> tuple[str, ...]:
     """Return notes on properties of the table that a rewrite ignores."""
-    return (*_unused(metadata), *_no_blooms(metadata))
+    return (*_unused(metadata), *_unsorted(metadata), *_no_blooms(metadata))
+
+
+def _unsorted(metadata: TableMetadata) -> tuple[str, ...]:
+    part = unsortable(metadata, metadata.sort_order())
+    if part is None:
+        return ()
+    return (
+        f"the table's sort order is not followed, because it uses {part}; outputs are recorded as not sorted",
+    )
 
 
 def _unused(metadata: TableMetadata) -> tuple[str, ...]:
     names = ignored(metadata)
     if not names:
         return ()
-    shown = f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
     return (
-        f"the table's properties {shown} are ignored: code, hosts and credentials come from the "
+        f"the table's properties {_shown(names)} are ignored: code, hosts and credentials come from the "
         "configuration of the catalog",
     )
 
 
 def _no_blooms(metadata: TableMetadata) -> tuple[str, ...]:
-    blooms = [
-        key.removeprefix(BLOOM_FILTER_PREFIX)
-        for key, value in properties_of(metadata).items()
-        if key.startswith(BLOOM_FILTER_PREFIX) and value.lower() == "true"
-    ]
-    if not blooms:
+    names = without_filters(properties_of(metadata), metadata.schema())
+    if not names:
         return ()
     return (
-        f"outputs have no bloom filters, although the table requests them for {', '.join(sorted(blooms))}",
+        f"outputs have no bloom filters for {_shown(names)}, although the table requests them: a filter of "
+        "floating-point numbers would hide rows, because 0.0 equals -0.0, and Parquet has none for booleans",
     )
+
+
+def _shown(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
 
 
 def count_notes(reasons: Iterable[str], of: str = "file(s)") -> tuple[str, ...]:

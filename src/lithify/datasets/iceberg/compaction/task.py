@@ -11,21 +11,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
+from lithify.datasets.iceberg.format import nano_defaults as nano_defaults
+from lithify.datasets.iceberg.format.columns import stored_schema
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
+from lithify.datasets.iceberg.format.row_ids import with_row_ids
 from lithify.datasets.iceberg.format.table_properties import writing_properties
 from lithify.datasets.iceberg.model import Output, TimeRange
 
 MIB = 1024 * 1024
+_FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
+_READ = frozenset(map(_FILE_FIELDS.index, (134, 100, 101, 102, 103, 104, 143, 144, 145)))
+"""The places of the fields that reading needs: content, path, format, partition, rows, size, and a deletion
+vector's data file and place."""
 DEFAULT_BUFFER_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input: a data file, without its statistics, and the position delete files that apply to it."""
+    """One input: a data file, without its statistics, and the position deletes that apply to it: delete
+    files, or a deletion vector."""
 
     position: int
     """The position among the compaction's inputs."""
@@ -35,6 +45,8 @@ class SourceFile:
     """Whether all its rows belong to the range, so that no filter is needed."""
     number: int
     """The data sequence number: equality deletes with a higher one apply to it."""
+    first_row_id: int | None = None
+    """The id of its first row; `None` if its rows have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +61,9 @@ class RewriteTask:
     spec_id: int
     """The partition spec of all sources and all outputs."""
     time_field_id: int
+    """The time column; `NO_COLUMN` without one."""
     sort_order_id: int
-    """0 sorts by time."""
+    """0 sorts by time, or not at all without a time column."""
     target_bytes: int
     """The maximum size of outputs, which have roughly equal sizes."""
     name_prefix: str = ""
@@ -61,6 +74,17 @@ class RewriteTask:
     """Field ids of text columns that are processed as dictionaries."""
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     """The size of rows held in memory before they are written to the local disk, in Arrow's format."""
+
+    @property
+    def has_row_ids(self) -> bool:
+        """Return whether outputs have the identity of rows, since a source has."""
+        return any(source.first_row_id is not None for source in self.sources)
+
+    @property
+    def schema(self) -> Schema:
+        """Return the schema of the outputs, with the table's column names."""
+        schema = stored_schema(self.metadata.schema())
+        return with_row_ids(schema) if self.has_row_ids else schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +151,8 @@ def slim(metadata: TableMetadata, configured: Mapping[str, Any]) -> TableMetadat
 
 def without_statistics(file: DataFile) -> DataFile:
     """Return a data or delete file with only the fields that reading needs."""
-    slim_file = DataFile.from_args(
-        content=file.content,
-        file_path=file.file_path,
-        file_format=file.file_format,
-        partition=file.partition,
-        record_count=file.record_count,
-        file_size_in_bytes=file.file_size_in_bytes,
-    )
+    values = file._data
+    kept = (values[n] if n in _READ and n < len(values) else None for n in range(len(_FILE_FIELDS)))
+    slim_file = DataFile(*kept)
     slim_file.spec_id = file.spec_id
     return slim_file

@@ -1,6 +1,7 @@
 """Conversion of a compaction to the work of its tasks, which only small values describe.
 
 1. Each part of the spec is cut into ranges of time (`split`), and each range has the inputs with rows in it.
+   A part of inputs without a place on the axis is divided into ranges of whole inputs.
 2. A compaction of one part has a task for each range. If it has many small parts, one task processes several
    of them in sequence, up to `range_bytes`: every file counts `OPEN_BYTES` more than its size, since opening
    a file takes as long as reading that many bytes. A task's size does not grow further with the number of
@@ -20,14 +21,15 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import NestedField
 
-from lithify.base.errors import CorruptObject
+from lithify.base.errors import CorruptObject, Refused
 from lithify.base.ids import Ulid
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.compaction.delete_inputs import Sources
 from lithify.datasets.iceberg.compaction.dictionary_columns import repeating_columns
-from lithify.datasets.iceberg.compaction.split import split
+from lithify.datasets.iceberg.compaction.split import split, split_packs
 from lithify.datasets.iceberg.compaction.task import RewriteBatch, RewriteTask, SourceFile, slim
 from lithify.datasets.iceberg.format.listing import Listing
+from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN
 from lithify.datasets.iceberg.format.ownership import data_prefix, mark_of
 from lithify.datasets.iceberg.format.sorting import sort_fields
 from lithify.datasets.iceberg.model import ChunkSpec, SpecPart, TimeRange, WorkRange
@@ -47,7 +49,8 @@ class Terms:
     spec: ChunkSpec
     metadata: TableMetadata
     io: FileIO
-    column: NestedField
+    column: NestedField | None
+    """The time column; `None` if the table has no order."""
     target_bytes: int
     buffer_bytes: int
     range_bytes: int
@@ -108,7 +111,18 @@ class Work:
             raise CorruptObject(
                 f"compaction {self._terms.compaction_id}", "records a range that belongs to none of its parts"
             )
+        for one in work:
+            self._check(one)
         return tuple(self._task(one, self._sources_of(one)) for one in work)
+
+    def _check(self, one: TimeRange) -> None:
+        """Raise when a recorded range is not one of this table, as it is now."""
+        what = f"compaction {self._terms.compaction_id}"
+        if one.inputs is not None:
+            if one.inputs[1] > len(self._terms.spec.parts[one.part].inputs):
+                raise CorruptObject(what, "records a range of more inputs than it has")
+        elif self._terms.column is None and (one.start_us, one.end_us) != (None, None):
+            raise Refused(f"{what} was divided by a time column that the table no longer has; plan again")
 
     def batch(self, index: int, tasks: tuple[RewriteTask, ...], reporting: Reporting | None) -> RewriteBatch:
         """Return the argument of the task for the range with this index."""
@@ -128,7 +142,11 @@ class Work:
         terms = self._terms
         for number, part in enumerate(terms.spec.parts):
             files = [self._files[path] for path in part.inputs]
-            for cut in split(files, part.cuts, terms.target_bytes, terms.range_bytes):
+            if any(isinstance(file.times, Interval) for file in files):
+                cuts = split(files, part.cuts, terms.target_bytes, terms.range_bytes)
+            else:
+                cuts = split_packs(files, terms.target_bytes, terms.range_bytes)
+            for cut in cuts:
                 one = replace(cut, part=number)
                 sources = self._sources.of(files, one)
                 if sources:
@@ -146,7 +164,7 @@ class Work:
             sources=sources,
             range=one,
             spec_id=part.lane.spec_id,
-            time_field_id=terms.column.field_id,
+            time_field_id=NO_COLUMN if terms.column is None else terms.column.field_id,
             sort_order_id=terms.spec.sort_order_id,
             target_bytes=terms.target_bytes,
             buffer_bytes=terms.buffer_bytes,

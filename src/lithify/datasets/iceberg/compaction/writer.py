@@ -27,13 +27,14 @@ from lithify.base import concurrency
 from lithify.datasets.iceberg.compaction.encoding import without_dictionary
 from lithify.datasets.iceberg.compaction.task import RewriteTask
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.format.floats import FloatColumn, FloatMetrics, NanColumns
-from lithify.datasets.iceberg.format.metrics_modes import FULL, metrics_modes
+from lithify.datasets.iceberg.format.bloom_filters import bloom_filters
+from lithify.datasets.iceberg.format.floats import FloatColumn, FloatMetrics, NanColumns, float_columns
+from lithify.datasets.iceberg.format.metrics_modes import FULL, ROW_ID_MODES, metrics_modes
 from lithify.datasets.iceberg.format.partitions import partition_path
 from lithify.datasets.iceberg.format.sizing import RowGroups, batch_values
 from lithify.datasets.iceberg.format.statistics import column_statistics, split_offsets
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.format.write_options import write_options
+from lithify.datasets.iceberg.format.write_options import without_statistics, write_options
 from lithify.datasets.iceberg.io.store_file_io import MIB, StoredFile
 from lithify.datasets.iceberg.model import NewFile
 
@@ -68,12 +69,12 @@ class OpenFile:
         output: OutputFile,
         schema: pa.Schema,
         options: Mapping[str, Any],
-        with_nan: Iterable[FloatColumn],
+        measured: Iterable[FloatColumn],
         notes: Mapping[str, str],
     ) -> None:
-        """`notes` are the metadata of the file's footer."""
+        """The metrics of `measured` columns are taken from rows. `notes` are the metadata of the footer."""
         self.output = output
-        self._nans = {column: FloatMetrics() for column in with_nan}
+        self._measured = {column: FloatMetrics() for column in measured}
         self._stream = output.create(overwrite=True)
         # Arrow's own schema metadata would record this process's dictionaries as column types.
         self._writer = pq.ParquetWriter(
@@ -88,16 +89,16 @@ class OpenFile:
 
     def write(self, table: pa.Table) -> int:
         """Append rows as a row group. Return its stored size in bytes."""
-        for column, metrics in self._nans.items():
+        for column, metrics in self._measured.items():
             metrics.add(column.values(table))
         before = self._stream.tell()
         self._writer.write(table, row_group_size=table.num_rows)
         return self._stream.tell() - before
 
     @property
-    def nans(self) -> dict[int, FloatMetrics]:
-        """Return the metrics of columns that have NaN, by field id."""
-        return {column.field_id: metrics for column, metrics in self._nans.items()}
+    def measured(self) -> dict[int, FloatMetrics]:
+        """Return the metrics that the footer lacks, by field id."""
+        return {column.field_id: metrics for column, metrics in self._measured.items()}
 
     def end(self) -> tuple[pq.FileMetaData, int]:
         """Finish writing, and return the footer and the size of the file. Call `close` afterwards."""
@@ -124,7 +125,7 @@ class DataWriter:
         metadata = task.metadata
         self._io = task.io
         self._schema = file_schema
-        self._modes = {**metrics_modes(metadata), task.time_field_id: FULL}
+        self._modes = {**metrics_modes(metadata), **ROW_ID_MODES, task.time_field_id: FULL}
         self._locations = locations_of(metadata, task.io.properties)
         spec = metadata.specs()[task.spec_id]
         self._partition = (
@@ -135,8 +136,15 @@ class DataWriter:
         self._name = f"{task.name_prefix}-{attempt}"
         self.options = write_options(properties_of(metadata))
         self._nans = nans
-        self._notes = {"iceberg.schema": metadata.schema().model_dump_json()}
-        self._leaves = tuple(parquet_path_to_id_mapping(file_schema))
+        self._notes = {"iceberg.schema": task.schema.model_dump_json()}
+        leaves = parquet_path_to_id_mapping(file_schema)
+        self._leaves = tuple(leaves)
+        properties = properties_of(metadata)
+        without = without_statistics(properties, metadata.schema()) - {task.time_field_id}
+        self._without_statistics = {path for path, n in leaves.items() if n in without}
+        self._always_measured = {c for c in float_columns(file_schema) if c.field_id in without}
+        filters = bloom_filters(properties, metadata.schema())
+        self._bloom_filters = {path: filters[n] for path, n in leaves.items() if n in filters}
         self._dictionaries: list[str] | None = None
         """Columns that may get a dictionary, known after the first rows."""
         self.sources: tuple[int, ...] = ()
@@ -163,13 +171,19 @@ class DataWriter:
             options = {
                 **self._options(first),
                 "use_dictionary": self._choose_dictionaries(first),
-                "write_statistics": self._nans.with_statistics(),
+                "write_statistics": [
+                    path for path in self._nans.with_statistics() if path not in self._without_statistics
+                ],
+                "bloom_filter_options": self._bloom_filters,
             }
-            file = OpenFile(self._io.new_output(path), first.schema, options, self._nans.found, self._notes)
+            measured = self._nans.found | self._always_measured
+            file = OpenFile(self._io.new_output(path), first.schema, options, measured, self._notes)
         self._open.add(file)
         return file
 
     def _choose_dictionaries(self, table: pa.Table) -> list[str]:
+        if not self.options.parquet["use_dictionary"]:
+            return []
         if self._dictionaries is None:
             plain = without_dictionary(table, self._plain_bytes)
             self._dictionaries = [path for path in self._leaves if path not in plain]
@@ -185,7 +199,7 @@ class DataWriter:
         else:
             self._close(file)
             self.written_bytes += size_bytes
-        columns = column_statistics(footer, self._schema, self._modes, file.nans)
+        columns = column_statistics(footer, self._schema, self._modes, file.measured)
         self.finished.append(
             NewFile(
                 path=output.location,
@@ -261,7 +275,7 @@ class DataWriter:
 
     def _stored_bytes(self, table: pa.Table, dictionaries: list[str]) -> int:
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, use_dictionary=dictionaries, **self._options(table))
+        pq.write_table(table, buffer, **{**self._options(table), "use_dictionary": dictionaries})
         return buffer.tell()
 
     def _options(self, table: pa.Table) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 rewriting tasks, from the files alone and by other methods, so that an error of either is detected.
 
 1. Distinct deleted positions are counted, without positions outside the file. A delete file is read once, by
-   Arrow alone, and only its rows for the counted files are kept.
+   Arrow alone, and only its rows for the counted files are kept. A deletion vector counts as its manifest
+   states, which tasks compare with the vector itself.
 2. If equality deletes apply to a file, their columns are read from it, without the rows hidden by position.
    The remaining rows are joined with the deleted keys, both as texts in which a null is a distinct value, and
    matching rows are dropped.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +26,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import _get_column_projection_values
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 
 from lithify.base.concurrency import all_of
+from lithify.datasets.iceberg.deletes.deleted_rows import DeletedPositions, ListedPositions
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.equality_keys import Key, key_schema, read_keys
 from lithify.datasets.iceberg.deletes.position_deletes import MAX_READERS, as_path, format_of
+from lithify.datasets.iceberg.deletes.vectors import DeletionVector, VectorReader
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import columns_of, open_file
 from lithify.datasets.iceberg.format.listing import Listing
-from lithify.datasets.iceberg.format.projection import Projection
+from lithify.datasets.iceberg.format.manifests import is_vector
+from lithify.datasets.iceberg.format.projection import Projection, constants_of
 from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 
 JOINED_ROWS = 1024 * 1024
@@ -88,7 +91,7 @@ class LiveRows:
         applied = [(entry, listing.deletes_of(entry)) for entry in entries]
         needed: dict[str, tuple[DataFile, set[str]]] = {}
         for entry, deletes in applied:
-            for delete in deletes:
+            for delete in deletes if _vector_of(deletes) is None else ():
                 needed.setdefault(delete.file_path, (delete, set()))[1].add(entry.data_file.file_path)
         asked = (partial(_positions, io, *want) for want in needed.values())
         with translated("reading position deletes"):
@@ -96,11 +99,16 @@ class LiveRows:
         joins = _Joins(io, listing)
         rows = dict.fromkeys(wanted, RowCount())
         for entry, deletes in applied:
-            file = entry.data_file
-            found = (positions[delete.file_path].get(file.file_path) for delete in deletes)
-            hidden = _hidden(file, [deleted for deleted in found if deleted is not None])
+            file, vector = entry.data_file, _vector_of(deletes)
             equality = listing.equality_deletes.of(entry)
-            least = most = file.record_count - len(hidden)
+            hidden: DeletedPositions
+            if vector is not None:
+                hidden, hidden_rows = _OnDemand(io, vector, file), vector.record_count
+            else:
+                found = (positions[delete.file_path].get(file.file_path) for delete in deletes)
+                listed = _hidden(file, [deleted for deleted in found if deleted is not None])
+                hidden, hidden_rows = ListedPositions(listed), len(listed)
+            least = most = file.record_count - hidden_rows
             if equality and file.record_count <= self._may_join:
                 self._may_join -= file.record_count
                 least = most = joins.left(entry, hidden, equality)
@@ -108,6 +116,30 @@ class LiveRows:
                 least = 0
             rows[file.file_path] += RowCount(least, most)
         return rows
+
+
+def _vector_of(deletes: Iterable[DataFile]) -> DataFile | None:
+    """Return the deletion vector among a data file's deletes. It alone applies."""
+    return next(filter(is_vector, deletes), None)
+
+
+class _OnDemand:
+    """The positions of a deletion vector that is read when they are needed."""
+
+    def __init__(self, io: FileIO, entry: DataFile, file: DataFile) -> None:
+        self._io = io
+        self._entry = entry
+        self._file = file
+
+    def between(self, start: int, end: int) -> Positions:
+        """Return the positions from start to end (exclusive), ascending."""
+        return self._vector.between(start, end)
+
+    @cached_property
+    def _vector(self) -> DeletionVector:
+        path = self._entry.file_path
+        with DataPath.of(self._entry, PrefetchExtent.FOOTER).open(self._io) as stream:
+            return VectorReader(stream, path).read(self._entry, self._file.file_path, self._file.record_count)
 
 
 def _positions(io: FileIO, delete: DataFile, paths: Set[str]) -> dict[str, Positions]:
@@ -140,7 +172,7 @@ class _Joins:
         self._schema, self._names = listing.metadata.schema(), listing.metadata.name_mapping()
         self._keys: dict[str, pa.Table] = {}
 
-    def left(self, entry: ManifestEntry, hidden: Positions, deletes: Sequence[EqualityDelete]) -> int:
+    def left(self, entry: ManifestEntry, hidden: DeletedPositions, deletes: Sequence[EqualityDelete]) -> int:
         """Return how many rows of a data file are neither at a hidden position nor deleted by key."""
         deleted: dict[Key, list[pa.Table]] = defaultdict(list)
         for delete in deletes:
@@ -162,25 +194,21 @@ class _Joins:
             self._keys[delete.path] = pa.concat_tables([_as_texts(empty), *tables])
         return self._keys[delete.path]
 
-    def _rows(self, file: DataFile, hidden: Positions, field_ids: Key) -> Iterator[pa.Table]:
+    def _rows(self, file: DataFile, hidden: DeletedPositions, field_ids: Key) -> Iterator[pa.Table]:
         """Yield the keys of a data file's rows, without those at hidden positions."""
         path = file.file_path
         with translated(f"reading {path}"), DataPath.of(file, PrefetchExtent.SOME).open(self._io) as stream:
             source = open_file(stream)
             columns = columns_of(source.schema_arrow, self._names)
-            ids = {column.field_id for column in columns if column.field_id is not None}
-            constants = _get_column_projection_values(
-                file, self._schema, self._schema, self._metadata.specs()[file.spec_id], ids
-            )
+            constants = constants_of(file, columns, self._schema, self._metadata.specs()[file.spec_id])
             # At least one column, so that the table has rows.
             read = [column for column in columns if column.field_id in field_ids] or columns[:1]
             projection = Projection(read, key_schema(self._schema, field_ids), constants, path)
             names = [column.name for column in read]
             start = 0
             for batch in source.iter_batches(JOINED_ROWS, columns=names, use_threads=False):
-                first, last = np.searchsorted(hidden, [start, start + batch.num_rows])
                 kept = np.ones(batch.num_rows, np.bool_)
-                kept[hidden[first:last] - start] = False
+                kept[hidden.between(start, start + batch.num_rows) - start] = False
                 start += batch.num_rows
                 yield _as_texts(pa.Table.from_batches([projection.apply(batch.filter(pa.array(kept)))]))
 

@@ -12,10 +12,9 @@ A file with more columns than path and position, which may contain the deleted r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +32,9 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from lithify.base.errors import LithifyError
 from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
+from lithify.datasets.iceberg.format.sizing import MIN_GROUP_ROWS
 from lithify.datasets.iceberg.format.statistics import column_sizes, split_offsets
+from lithify.datasets.iceberg.format.write_options import WriteOptions
 from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 
 MAX_READERS = 8
@@ -56,6 +57,8 @@ _NOTES = {
 }
 """The metadata in a footer, as Java's writer writes them."""
 _ROW_GROUP_ROWS = 1_000_000
+_MOST_ROW_BYTES = 12
+"""The bytes of a row without compression: a position and the number of a path."""
 
 
 class Unmergeable(LithifyError):
@@ -143,7 +146,7 @@ def positions_of(io: FileIO, file: DataFile, paths: Collection[str]) -> Position
 
 
 def write(
-    io: FileIO, path: str, rows: Positions, spec_id: int, partition: Record, parquet: Mapping[str, Any]
+    io: FileIO, path: str, rows: Positions, spec_id: int, partition: Record, options: WriteOptions
 ) -> DataFile:
     """Write a new delete file with these rows, at least one, and return its description for a manifest."""
     paths = pa.DictionaryArray.from_arrays(pa.array(rows.path), pa.array(rows.paths, pa.string()))
@@ -151,9 +154,12 @@ def write(
     output = io.new_output(path)
     with (
         output.create() as stream,
-        pq.ParquetWriter(stream, _SCHEMA, store_schema=False, write_page_index=True, **parquet) as writer,
+        pq.ParquetWriter(
+            stream, _SCHEMA, store_schema=False, write_page_index=True, **options.parquet
+        ) as writer,
     ):
-        writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+        rows_of_bytes = max(options.row_group_bytes // _MOST_ROW_BYTES, MIN_GROUP_ROWS)
+        writer.write_table(table, row_group_size=min(_ROW_GROUP_ROWS, rows_of_bytes, options.row_group_rows))
         writer.add_key_value_metadata(_NOTES)
     footer = writer.writer.metadata
     first, last = rows.paths[rows.path[0]], rows.paths[rows.path[-1]]

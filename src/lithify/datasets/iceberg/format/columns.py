@@ -31,16 +31,22 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
+    GeographyType,
+    GeometryType,
     IcebergType,
     IntegerType,
     ListType,
     LongType,
     MapType,
+    NestedField,
     StringType,
     StructType,
+    TimestampNanoType,
     TimestampType,
+    TimestamptzNanoType,
     TimestamptzType,
     TimeType,
+    UnknownType,
     UUIDType,
 )
 
@@ -67,7 +73,12 @@ class FileColumn:
 
 
 def open_file(stream: Any, dictionaries: Sequence[str] = (), metadata: Any = None) -> pq.ParquetFile:
-    """Open a Parquet file with INT96 as microseconds, and the columns of these paths as dictionaries."""
+    """Open a Parquet file with INT96 as microseconds, and the columns of these paths as dictionaries, if the
+    file has them. Dictionaries need its `metadata`."""
+    if dictionaries:
+        leaves = metadata.schema
+        paths = {leaves.column(n).path for n in range(len(leaves))}
+        dictionaries = [path for path in dictionaries if path in paths]
     return pq.ParquetFile(
         stream,
         metadata=metadata,
@@ -82,6 +93,63 @@ def columns_of(schema: pa.Schema, names: NameMapping | None) -> tuple[FileColumn
         return tuple(_column(field, None) for field in schema)
     mapped = _by_name(names.root if names is not None else ())
     return tuple(_column(field, mapped.get(field.name), by_name=True) for field in schema)
+
+
+def why_opaque(schema: Schema) -> str | None:
+    """Return why rows of a table with this schema must not be rewritten ("they …"); `None` if they may."""
+    for field_id in sorted(schema.field_ids):
+        field = schema.find_field(field_id)
+        kind = field.field_type
+        if isinstance(kind, GeometryType | GeographyType):
+            return f"have values of the type {kind} ({field.name}), which are not rewritten"
+        parts = _parts(kind)
+        is_hollow = any if isinstance(kind, ListType | MapType) else all
+        if parts and is_hollow(isinstance(part, UnknownType) for part in parts):
+            return f"have a column ({field.name}) of parts of the type unknown, which files cannot store"
+    return None
+
+
+def _parts(kind: IcebergType) -> list[IcebergType]:
+    match kind:
+        case StructType():
+            return [field.field_type for field in kind.fields]
+        case ListType():
+            return [kind.element_type]
+        case MapType():
+            return [kind.key_type, kind.value_type]
+        case _:
+            return []
+
+
+def stored_schema(schema: Schema) -> Schema:
+    """Return the schema without fields of the type unknown, which files never store (Iceberg format:
+    Parquet)."""
+    if not any(isinstance(schema.find_type(field_id), UnknownType) for field_id in schema.field_ids):
+        return schema
+    identifiers = schema.identifier_field_ids
+    fields = _stored_fields(schema.fields)
+    return Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=identifiers)
+
+
+def _stored_fields(fields: Sequence[NestedField]) -> list[NestedField]:
+    return [
+        field.model_copy(update={"field_type": _stored_type(field.field_type)})
+        for field in fields
+        if not isinstance(field.field_type, UnknownType)
+    ]
+
+
+def _stored_type(kind: IcebergType) -> IcebergType:
+    match kind:
+        case StructType():
+            return StructType(*_stored_fields(kind.fields))
+        case ListType():
+            return ListType(kind.element_id, _stored_type(kind.element_type), kind.element_required)
+        case MapType():
+            key, value = _stored_type(kind.key_type), _stored_type(kind.value_type)
+            return MapType(kind.key_id, key, kind.value_id, value, kind.value_required)
+        case _:
+            return kind
 
 
 def why_unfit(file: pq.ParquetFile, schema: Schema, names: NameMapping | None) -> str | None:
@@ -233,6 +301,8 @@ def _is_stored(stored: _Stored, wanted: IcebergType) -> bool:
         case TimestampType() | TimestamptzType():
             is_micros = kind == "Timestamp" and logical["timeUnit"] == "microseconds"
             return physical == _INT96 or (physical == "INT64" and is_micros)
+        case TimestampNanoType() | TimestamptzNanoType():
+            return (physical, kind) == ("INT64", "Timestamp") and logical["timeUnit"] == "nanoseconds"
         case StringType():
             return physical == "BYTE_ARRAY" and kind in ("String", "Enum", "JSON")
         case UUIDType():

@@ -18,14 +18,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.types import NestedField, PrimitiveType
 
 from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
-from lithify.datasets.iceberg.format.time_column import MICROSECONDS_PER_DAY
+from lithify.datasets.iceberg.format.time_column import MICROSECONDS_PER_DAY, bound_us
 from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 from lithify.planning.timeline.model import ChunkBucket, Interval
 
@@ -97,9 +99,18 @@ def read_footer(
     columns = columns_of(file.schema_arrow, names)
     name = next((column.name for column in columns if column.field_id == field_id), None)
     if name is None:  # the file is older than the column, or its partition has the value
-        return Footer(ChunkBucket.NULL)
+        return Footer(_default_time(schema.find_field(field_id)))
     metadata = file.metadata
     return Footer(interval_of(metadata, file.schema_arrow, range(metadata.num_row_groups), name))
+
+
+def _default_time(column: NestedField) -> Interval | ChunkBucket:
+    """Return the time of rows in files that lack the time column."""
+    kind, default = column.field_type, column.initial_default
+    if default is None or not isinstance(kind, PrimitiveType):
+        return ChunkBucket.NULL
+    start_us = bound_us(kind, to_bytes(kind, default))
+    return ChunkBucket.UNKNOWN if start_us is None else Interval(start_us, start_us + 1)
 
 
 def interval_of(

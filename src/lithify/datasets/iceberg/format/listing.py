@@ -2,7 +2,8 @@
 
 1. Read the manifest list, then every manifest that is not in the cache: neither ever changes.
 2. Assign position delete files to data files by path bounds, partition and sequence number, and equality
-   delete files by partition and sequence number (`equality_deletes`), as readers do.
+   delete files by partition and sequence number (`equality_deletes`), as readers do. A data file with a
+   deletion vector has no other position deletes.
 3. A path may be listed more than once, if a file was registered twice. Readers return its rows as often, and
    removing the path removes every copy. So such files are kept apart and never replaced.
 4. If a table has more entries than the cache keeps, those of data files are not held: they are read slim at
@@ -33,7 +34,16 @@ from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDeletes
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.fetching import MAX_READERS
 from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN, ManifestScan, WholeManifest
-from lithify.datasets.iceberg.format.manifests import live_entries, manifests_of, referenced_data_file
+from lithify.datasets.iceberg.format.manifests import (
+    ContentKey,
+    ManifestKey,
+    is_vector,
+    key_of,
+    live_entries,
+    manifest_key,
+    manifests_of,
+    referenced_data_file,
+)
 from lithify.datasets.iceberg.format.partitions import place_of
 
 MAX_CACHED_ENTRIES = 100_000
@@ -51,7 +61,7 @@ class ManifestCache:
 
     def __init__(self, max_entries: int = MAX_CACHED_ENTRIES) -> None:
         self.max_entries = max_entries
-        self._kept: OrderedDict[str, Sequence[ManifestEntry]] = OrderedDict()
+        self._kept: OrderedDict[ManifestKey, Sequence[ManifestEntry]] = OrderedDict()
         self._entries = 0
         self._lists: OrderedDict[str, Sequence[ManifestFile]] = OrderedDict()
         self._listings: OrderedDict[ListingKey, Listing] = OrderedDict()
@@ -92,24 +102,24 @@ class ManifestCache:
         self, io: FileIO, manifests: Sequence[ManifestFile], specs: Mapping[int, PartitionSpec]
     ) -> list[Sequence[ManifestEntry]]:
         with self._lock:
-            kept = {m.manifest_path: self._kept.get(m.manifest_path) for m in manifests}
-        missing = [m for m in manifests if kept[m.manifest_path] is None]
-        fetched: dict[str, Sequence[ManifestEntry]] = {}
+            kept = {manifest_key(m): self._kept.get(manifest_key(m)) for m in manifests}
+        missing = [m for m in manifests if kept[manifest_key(m)] is None]
+        fetched: dict[ManifestKey, Sequence[ManifestEntry]] = {}
         if missing:
             reading = (partial(live_entries, io, m, specs[m.partition_spec_id]) for m in missing)
             read = all_of(reading, MAX_READERS)
-            fetched = {m.manifest_path: entries for m, entries in zip(missing, read, strict=True)}
-        found = {path: fetched[path] if entries is None else entries for path, entries in kept.items()}
+            fetched = {manifest_key(m): entries for m, entries in zip(missing, read, strict=True)}
+        found = {key: fetched[key] if entries is None else entries for key, entries in kept.items()}
         with self._lock:
-            for path, entries in found.items():
-                self._keep(path, entries)
-        return [found[m.manifest_path] for m in manifests]
+            for key, entries in found.items():
+                self._keep(key, entries)
+        return [found[manifest_key(m)] for m in manifests]
 
-    def _keep(self, path: str, entries: Sequence[ManifestEntry]) -> None:
-        if path not in self._kept:
+    def _keep(self, key: ManifestKey, entries: Sequence[ManifestEntry]) -> None:
+        if key not in self._kept:
             self._entries += len(entries)
-        self._kept[path] = entries
-        self._kept.move_to_end(path)
+        self._kept[key] = entries
+        self._kept.move_to_end(key)
         while self._entries > self.max_entries and len(self._kept) > 1:
             _, forgotten = self._kept.popitem(last=False)
             self._entries -= len(forgotten)
@@ -178,10 +188,10 @@ class Listing:
         return paths | {entry.data_file.file_path for entry in self._held(*DataFileContent)}
 
     @cached_property
-    def repeated(self) -> frozenset[str]:
-        """Paths that are listed more than once, as any kind of file."""
-        counts = Counter(entry.data_file.file_path for entry in self.findable(*DataFileContent))
-        return frozenset(path for path, count in counts.items() if count > 1)
+    def repeated(self) -> frozenset[ContentKey]:
+        """Paths, and vectors, that are listed more than once, as any kind of file."""
+        counts = Counter(key_of(entry.data_file) for entry in self.findable(*DataFileContent))
+        return frozenset(key for key, count in counts.items() if count > 1)
 
     @cached_property
     def data(self) -> dict[str, ManifestEntry]:
@@ -205,8 +215,22 @@ class Listing:
     def position_deletes(self) -> DeleteFileIndex:
         index = DeleteFileIndex()
         for entry in self.entries(DataFileContent.POSITION_DELETES):
-            index.add_delete_file(entry, _partition(entry.data_file))
+            if not is_vector(entry.data_file):
+                index.add_delete_file(entry, _partition(entry.data_file))
         return index
+
+    @cached_property
+    def vectors(self) -> dict[str, ManifestEntry]:
+        """The deletion vectors, by the path of their data file."""
+        found: dict[str, ManifestEntry] = {}
+        for entry in self.entries(DataFileContent.POSITION_DELETES):
+            path = referenced_data_file(entry.data_file) if is_vector(entry.data_file) else None
+            if path is None:
+                continue
+            if path in found:
+                raise CorruptObject(path, "has more than one deletion vector")
+            found[path] = entry
+        return found
 
     @cached_property
     def equality_deletes(self) -> EqualityDeletes:
@@ -214,7 +238,11 @@ class Listing:
         return EqualityDeletes(self.metadata, deletes, lambda: self.entries(DataFileContent.DATA))
 
     def deletes_of(self, entry: ManifestEntry) -> set[DataFile]:
-        """Return the position delete files that apply to a data file."""
+        """Return the position delete files that apply to a data file, or its deletion vector, with which
+        readers ignore them."""
+        vector = self.vectors.get(entry.data_file.file_path)
+        if vector is not None and (vector.sequence_number or 0) >= (entry.sequence_number or 0):
+            return {vector.data_file}
         with self._lock:
             return self.position_deletes.for_data_file(
                 entry.sequence_number or 0, entry.data_file, _partition(entry.data_file)

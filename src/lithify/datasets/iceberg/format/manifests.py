@@ -10,7 +10,8 @@ bytes; PyIceberg does the rest, except that
   does not know such names;
 - partition values come in the order of the spec's fields, matched by id. PyIceberg keeps the manifest's
   order, which Java's readers allow to differ;
-- a manifest list may lack the numbers of files and rows, as in format version 1 and from old programs.
+- a manifest list may lack the numbers of files and rows, as in format version 1 and from old programs;
+- a data file without a first row id inherits it from its manifest (Iceberg format: first row id inheritance).
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
-    DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
     MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
@@ -48,7 +48,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from lithify.base.errors import CorruptObject, LithifyError
+from lithify.base.errors import CorruptObject, LithifyError, Unsupported
 from lithify.datasets.iceberg.format.avro_file import (
     BlockReader,
     RecordReader,
@@ -61,17 +61,25 @@ ENTRY_VERSION: Final = 3
 does not have are null."""
 _FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
 _REFERENCED = _FILE_FIELDS.index(143)
+_OFFSET = _FILE_FIELDS.index(144)
+_CONTENT_SIZE = _FILE_FIELDS.index(145)
+_FIRST_ROW_ID = _FILE_FIELDS.index(142)
 _PARTITION = _FILE_FIELDS.index(102)
 _CHECKED = itemgetter(*(_FILE_FIELDS.index(field) for field in (134, 100, 103, 104)))
 """Content, path, number of rows, size in bytes."""
 _STATUSES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED)
 _COUNTS = (504, 505, 506, 512, 513, 514)
 """The fields of a manifest list for numbers of files, then of rows; each in the order of `_STATUSES`."""
-_LISTED = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION].fields
+LIST_VERSION: Final = 3
+"""The format version of the fields that entries of manifest lists have in memory."""
+_LISTED = MANIFEST_LIST_FILE_SCHEMAS[LIST_VERSION].fields
 _PLACES = [[field.field_id for field in _LISTED].index(count) for count in _COUNTS]
 _LIST_SCHEMA = Schema(
     *(f.model_copy(update={"required": False}) if f.field_id in _COUNTS else f for f in _LISTED)
 )
+_LIST_FIRST_ROW_ID = [field.field_id for field in _LISTED].index(520)
+_ENCRYPTED = b"AGS1"
+"""The first bytes of an encrypted file (Iceberg format: AES GCM stream)."""
 MAX_SCHEMAS = 64
 """The size of the caches by Avro schema."""
 
@@ -130,7 +138,7 @@ def entries_in(
     """Yield the entries that are not deleted from a manifest's content. Without its `spec`, their partitions
     must not be used. `reader_of` returns the reader for an Avro schema. Raise `CorruptObject` at the first
     entry that does not decode."""
-    path, live = manifest.manifest_path, 0
+    path, live, next_row_id = manifest.manifest_path, 0, first_row_id_of(manifest)
     fields = tuple(field.field_id for field in spec.fields) if spec is not None else ()
     order: tuple[int, ...] | None = None
 
@@ -148,6 +156,7 @@ def entries_in(
                 values = found.data_file.partition
                 found.data_file[_PARTITION] = Record(*(values[place] for place in order))
             _check(found)
+            next_row_id = _assign_row_ids(found.data_file, next_row_id)
             if (found.sequence_number or 0) > manifest.sequence_number:
                 number = manifest.sequence_number
                 raise ValueError(
@@ -169,15 +178,54 @@ def _inherited(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
     return entry
 
 
+def _assign_row_ids(file: DataFile, next_row_id: int | None) -> int | None:
+    """Set a file's inherited first row id. Return that of the next file in the manifest that has none of its
+    own. In a manifest without a first row id, files have none either: the table was upgraded to format
+    version 3, and no commit followed."""
+    own = file._data[_FIRST_ROW_ID]
+    if next_row_id is None:
+        if own is not None:
+            file._data[_FIRST_ROW_ID] = None
+        return None
+    if own is not None:
+        return next_row_id
+    file._data[_FIRST_ROW_ID] = next_row_id
+    return next_row_id + file.record_count
+
+
+def first_row_id_of(manifest: ManifestFile) -> int | None:
+    """Return a manifest's first row id; `None` if it has none, as those of delete files."""
+    values = manifest._data
+    found: int | None = values[_LIST_FIRST_ROW_ID] if len(values) > _LIST_FIRST_ROW_ID else None
+    return found
+
+
+ManifestKey: TypeAlias = tuple[str, int | None]
+"""A manifest's path and first row id, on which the row ids of its files depend. The first commit after an
+upgrade to format version 3 gives an old manifest an id, on every branch another one."""
+
+
+def manifest_key(manifest: ManifestFile) -> ManifestKey:
+    return manifest.manifest_path, first_row_id_of(manifest)
+
+
 def is_counted(manifest: ManifestFile) -> bool:
     """Return whether the manifest list has all numbers."""
     return all(manifest[place] is not None for place in _PLACES)
 
 
-def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
-    """Return the manifest with all numbers that a manifest list of version 2 requires, counted from its
-    entries if missing. Raise `CorruptObject` if it does not decode."""
-    if is_counted(manifest):
+def gets_row_ids(manifest: ManifestFile, format_version: int) -> bool:
+    """Return whether a list of this format version assigns row ids to a manifest."""
+    is_data = manifest.content == ManifestContent.DATA
+    return format_version > 2 and is_data and first_row_id_of(manifest) is None
+
+
+def counted(io: FileIO, manifest: ManifestFile, format_version: int) -> ManifestFile:
+    """Return the manifest with all numbers that a manifest list of this version requires, counted from its
+    entries if missing. Raise `CorruptObject` if it does not decode. If the list assigns row ids to it, all
+    are counted: with a wrong number, two rows would get the same id."""
+    is_anew = gets_row_ids(manifest, format_version)
+    if is_counted(manifest) and not is_anew:
         return manifest
     counts = dict.fromkeys(_PLACES, 0)
     with decoding(manifest.manifest_path):
@@ -188,7 +236,7 @@ def counted(io: FileIO, manifest: ManifestFile) -> ManifestFile:
             counts[_PLACES[status + len(_STATUSES)]] += entry.data_file.record_count
     found = ManifestFile(*manifest._data)
     for place, count in counts.items():
-        if found[place] is None:
+        if found[place] is None or is_anew:
             found[place] = count
     return found
 
@@ -200,6 +248,9 @@ def _check_listed(manifest: ManifestFile) -> None:
     for what, number in (("partition spec", spec_id), ("sequence number", sequence)):
         if type(number) is not int or number < 0:
             raise ValueError(f"{path} has the {what} {number}")
+    first_row_id = first_row_id_of(manifest)
+    if first_row_id is not None and (first_row_id < 0 or manifest.content != ManifestContent.DATA):
+        raise ValueError(f"{path} has the first row id {first_row_id}")
     for count in (manifest.added_files_count, manifest.existing_files_count):
         if count is not None and count < 0:
             raise ValueError(f"{path} has {count} files")
@@ -224,10 +275,54 @@ def _check(entry: ManifestEntry) -> None:
     _, _, sequence, of_file, _ = entry._data
     if (sequence is not None and sequence < 0) or (of_file is not None and of_file < 0):
         raise ValueError(f"{path} has the sequence number {sequence}, as a file {of_file}")
+    first_row_id = file._data[_FIRST_ROW_ID]
+    if first_row_id is not None and (first_row_id < 0 or content != DataFileContent.DATA):
+        raise ValueError(f"{path} has the first row id {first_row_id}")
+    if file.file_format == FileFormat.PUFFIN:
+        _check_vector(file)
     # PyIceberg decodes the bounds of a delete file's paths as text whenever it searches for deletes.
     if content == DataFileContent.POSITION_DELETES:
         for bounds in (file.lower_bounds, file.upper_bounds):
             (bounds or {}).get(PATH_FIELD_ID, b"").decode()
+
+
+def _check_vector(file: DataFile) -> None:
+    """Check required fields of a deletion vector (Iceberg format: deletion vectors)."""
+    path, size_bytes = file.file_path, file.file_size_in_bytes
+    if file.content != DataFileContent.POSITION_DELETES:
+        raise ValueError(f"{path} is a Puffin file with the content {file.content}")
+    if not file._data[_REFERENCED]:
+        raise ValueError(f"{path} has a deletion vector for no data file")
+    offset, content_bytes = file._data[_OFFSET], file._data[_CONTENT_SIZE]
+    for number in (offset, content_bytes):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{path} has a deletion vector of {content_bytes} bytes at {offset}")
+    if offset + content_bytes > size_bytes:
+        raise ValueError(
+            f"{path} has {size_bytes} bytes, but a deletion vector ends at {offset + content_bytes}"
+        )
+
+
+def is_vector(file: DataFile) -> bool:
+    """Return whether a delete file's entry is a deletion vector: a part of a Puffin file that deletes rows of
+    one data file."""
+    return bool(file.file_format == FileFormat.PUFFIN)
+
+
+ContentKey: TypeAlias = str | tuple[str, int]
+"""The identity of an entry's content: its file's path, and of a deletion vector also its offset there."""
+
+
+def key_of(file: DataFile) -> ContentKey:
+    """Return the identity of an entry's content."""
+    return (file.file_path, file._data[_OFFSET]) if is_vector(file) else file.file_path
+
+
+def content_bytes(file: DataFile) -> int:
+    """Return the size that an entry adds to its table: for a deletion vector that of the vector, because
+    several of them may share a file."""
+    size_bytes: int = file._data[_CONTENT_SIZE] if is_vector(file) else file.file_size_in_bytes
+    return size_bytes
 
 
 def referenced_data_file(delete_file: DataFile) -> str | None:
@@ -249,8 +344,11 @@ def decoding(path: str) -> Iterator[None]:
 
 
 def bytes_of(io: FileIO, path: str) -> bytes:
+    """Return the content of a manifest or manifest list. Raise `Unsupported` if it is encrypted."""
     with io.new_input(path).open() as stream:
         data: bytes = stream.read()
+    if data.startswith(_ENCRYPTED):
+        raise Unsupported(f"{path} is encrypted, which is not supported")
     return data
 
 

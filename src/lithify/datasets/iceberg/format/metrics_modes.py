@@ -21,6 +21,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType
 
 from lithify.datasets.iceberg.format.properties import MAX_INT, whole_number
+from lithify.datasets.iceberg.format.row_ids import LAST_UPDATED, ROW_ID
 from lithify.datasets.iceberg.format.table_properties import properties_of
 
 DEFAULT_KEY: Final = "write.metadata.metrics.default"
@@ -33,6 +34,8 @@ NONE = MetricsMode(MetricModeTypes.NONE)
 
 Modes = Mapping[int, MetricsMode]
 """Metrics modes by field id."""
+ROW_ID_MODES: Final[Modes] = {ROW_ID.field_id: FULL, LAST_UPDATED.field_id: FULL}
+"""The modes of the columns of rows' identity."""
 
 
 def metrics_modes(metadata: TableMetadata) -> Modes:

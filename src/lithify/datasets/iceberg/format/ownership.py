@@ -30,7 +30,7 @@ FILE_PREFIX = "lithify-"
 _MARK_DIGITS = 16
 _DATA_NAME = r"(?P<compaction>[0-9A-HJKMNP-TV-Z]{26})-\d{5}-[0-9a-f]{32}-\d{5}\.[a-z]+"
 _MANIFEST_NAME = r"[0-9a-f]{32}-[0-9a-z-]+\.avro"
-_DELETES_NAME = r"[0-9a-f]{32}-deletes-\d+\.parquet"
+_DELETES_NAME = r"[0-9a-f]{32}-deletes-\d+\.(?:parquet|puffin)"
 _NAME = re.compile(
     # Some location providers put a hash and a dash before the name.
     rf"(?:^|[/-])(?P<name>{FILE_PREFIX}(?P<mark>[0-9a-f]{{{_MARK_DIGITS}}})-"

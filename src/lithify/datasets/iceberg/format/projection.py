@@ -1,7 +1,7 @@
 """Projects a file's values onto the table's current columns.
 
-1. Each field of the wanted schema is found in the file by id, at every depth. A missing one is null, or the
-   given constant (its partition value).
+1. Each field of the wanted schema is found in the file by id, at every depth. A missing one is a constant:
+   the value of the file's partition, or else the field's initial default, or else null.
 2. Structs, lists and maps are rebuilt around their projected parts, and nulls stay null. PyIceberg's
    projection would turn a null list or map of structs into an empty one.
 3. Values are cast to the wanted type: a promotion, or a lossless change of unit or width
@@ -14,11 +14,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import _get_column_projection_values
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
 
 from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.format.columns import FileColumn
 
 _FIELD_ID = b"PARQUET:field_id"
+
+
+def constants_of(
+    file: DataFile, columns: Sequence[FileColumn], schema: Schema, spec: PartitionSpec
+) -> dict[int, Any]:
+    """Return the values of fields that a data file of this partition spec and with these columns may lack, by
+    field id (Iceberg format: column projection). They are not null."""
+    found = {column.field_id for column in columns if column.field_id is not None}
+    in_partition = {f.source_id for f in spec.fields if isinstance(f.transform, IdentityTransform)}
+    fields = (schema.find_field(field_id) for field_id in schema.field_ids - in_partition - found)
+    defaults = {f.field_id: f.initial_default for f in fields if f.initial_default is not None}
+    return defaults | _get_column_projection_values(file, schema, schema, spec, found)
 
 
 class Projection:
@@ -48,7 +65,7 @@ class Projection:
         constant = self._constants.get(_id_of(field))
         if constant is not None:
             kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-            return pa.array([constant] * rows, kind).cast(field.type)
+            return pa.repeat(pa.scalar(constant, kind), rows).cast(field.type)
         if not field.nullable:
             raise CorruptObject(self._path, f"has no column {field.name}, which the table requires")
         return pa.nulls(rows, field.type)

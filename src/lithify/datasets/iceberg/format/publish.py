@@ -5,8 +5,8 @@
    a history that is not in order.
 3. If the catalog's response is lost or a conflict, reload the table. The snapshot was committed if the table
    has it, or if the head names one of its manifests: another writer may have built on it and expired it.
-4. A commit to another branch takes the sequence number and leaves the head. A catalog that checks this in
-   this process raises `ValueError`, treated as a conflict.
+4. A commit to another branch takes the sequence number and the row ids, and leaves the head. A catalog that
+   checks this in this process raises `ValueError`, treated as a conflict.
 5. After a conflict, the caller reloads the table and tries again, after a pause (`tries`).
 6. Until the commit, no snapshot or ledger names new manifests. So the collector keeps those younger than
    `MIN_MANIFEST_AGE_MS`, and a commit is given up after half of that time (`Uncommitted`).
@@ -35,6 +35,7 @@ from lithify.base.backoff import RandomPause
 from lithify.base.clock import Clock, monotonic_ms
 from lithify.base.errors import StoreError, VersionConflict
 from lithify.datasets.iceberg.errors import translated
+from lithify.datasets.iceberg.format.manifest_list import WrittenList
 from lithify.datasets.iceberg.format.manifests import manifests_of
 from lithify.datasets.iceberg.format.old_metadata import delete_old_metadata
 from lithify.datasets.iceberg.io.catalog_requests import asked_commit
@@ -98,23 +99,25 @@ def prepare(
     branch: str,
     parent: Snapshot,
     snapshot_id: int,
-    manifest_list: str,
+    manifest_list: WrittenList,
     summary: Summary,
     now_ms: int,
     written: Iterable[str],
     named: Iterable[str],
 ) -> PreparedSnapshot:
     """Return the commit of a snapshot on top of `parent`, the loaded head of the branch."""
-    metadata = table.metadata
+    metadata, row_ids = table.metadata, manifest_list.row_ids
     snapshot = Snapshot.model_validate(
         {
             "snapshot-id": snapshot_id,
             "parent-snapshot-id": parent.snapshot_id,
-            "manifest-list": manifest_list,
+            "manifest-list": manifest_list.path,
             "sequence-number": metadata.next_sequence_number(),
             "timestamp-ms": max(now_ms, metadata.last_updated_ms),
             "summary": summary,
             "schema-id": metadata.current_schema_id,
+            "first-row-id": None if row_ids is None else row_ids.first,
+            "added-rows": None if row_ids is None else row_ids.count,
         }
     )
     now_at = metadata.refs[branch]

@@ -4,7 +4,9 @@
    manifests are reused, except those without a live file.
 2. Added files get the data sequence number of the snapshot whose rows they have, not that of the commit: an
    equality delete that was committed in between has a higher one and still applies.
-3. Dangling delete files are removed too (`obsolete_deletes`).
+3. Dangling delete files and deletion vectors are removed too (`obsolete_deletes`).
+4. In format version 3, added files have no first row id: their rows have ids of their own, or get them from
+   the list (`manifest_list`). Entries that are written again have the id that they had inherited.
 
 `write` writes manifests and their list without calling the catalog, and returns the commit for `publish`.
 Nothing refers to these files before that.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -30,7 +32,6 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
     ManifestWriter,
-    write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
@@ -41,8 +42,9 @@ from lithify.base.concurrency import all_of
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.entry_order import schema_for
 from lithify.datasets.iceberg.format.listing import Listing, referenced_path
-from lithify.datasets.iceberg.format.manifest_writer import COMPRESSION, SpecManifestWriter
-from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, counted
+from lithify.datasets.iceberg.format.manifest_list import WrittenList, write_list
+from lithify.datasets.iceberg.format.manifest_writer import SpecManifestWriter
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, ContentKey, counted, is_vector, key_of
 from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
 from lithify.datasets.iceberg.format.publish import PreparedSnapshot, prepare
@@ -62,8 +64,8 @@ class Added:
 
 @dataclass(slots=True)
 class Replacement:
-    removed: dict[str, ManifestEntry] = field(default_factory=dict)
-    """Data and delete files by path. Only paths that the head lists once."""
+    removed: dict[ContentKey, ManifestEntry] = field(default_factory=dict)
+    """Data files, delete files and deletion vectors. Only contents that the head lists once."""
     added: list[Added] = field(default_factory=list)
 
 
@@ -92,14 +94,14 @@ def data_file_of(new: NewFile, spec_id: int, partition: Record) -> DataFile:
     return file
 
 
-def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, ManifestEntry]:
+def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[ContentKey, ManifestEntry]:
     """Return the delete files that dangle once the replacement is committed.
 
     An equality delete file applies to data files of a lower sequence number, a position delete file also to
     those of the same one. If every data file it could apply to is newer, it is obsolete. No position delete
     can refer to an added file. A position delete file for a single data file is removed only with that file:
-    readers apply it by path, in any partition. A delete file that is listed more than once is kept: removing
-    its path would remove every copy.
+    readers apply it by path, in any partition. A deletion vector is obsolete if the table does not have its
+    data file. A delete file that is listed more than once is kept: removing its path would remove every copy.
     """
     removed = replacement.removed
     deletes = list(listing.findable(DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES))
@@ -120,22 +122,23 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[str, Ma
     oldest_kept = _Oldest(kept())
     oldest = oldest_kept.and_also((added.file, added.sequence_number) for added in replacement.added)
     specs = listing.metadata.specs()
-    obsolete: dict[str, ManifestEntry] = {}
+    obsolete: dict[ContentKey, ManifestEntry] = {}
     for entry in deletes:
         file, number = entry.data_file, entry.sequence_number or 0
-        if file.file_path in listing.repeated:
+        if key_of(file) in listing.repeated:
             continue
         if file.content == DataFileContent.POSITION_DELETES:
             only = referenced_path(file)
             is_obsolete = only in removed or (
-                only not in kept_referenced and oldest_kept.in_partition_of(file) > number
+                only not in kept_referenced
+                and (is_vector(file) or oldest_kept.in_partition_of(file) > number)
             )
         elif is_unpartitioned(specs[file.spec_id]):
             is_obsolete = oldest.anywhere() >= number
         else:
             is_obsolete = oldest.in_partition_of(file) >= number
         if is_obsolete:
-            obsolete[file.file_path] = entry
+            obsolete[key_of(file)] = entry
     return obsolete
 
 
@@ -179,7 +182,7 @@ def write(
         for manifest in head.untouched:
             if manifest.has_added_files() or manifest.has_existing_files():
                 writer.keep_whole(manifest)
-        path = writer.manifest_list(head.snapshot)
+        listed = writer.manifest_list(head.snapshot)
     summary = replace_summary(
         metadata,
         [entry.data_file for entry in replacement.removed.values()],
@@ -187,8 +190,8 @@ def write(
         _files_after(head, replacement),
         properties,
     )
-    written = writer.written
-    return prepare(table, branch, head.snapshot, writer.snapshot_id, path, summary, now_ms, written, written)
+    written, snapshot_id = writer.written, writer.snapshot_id
+    return prepare(table, branch, head.snapshot, snapshot_id, listed, summary, now_ms, written, written)
 
 
 class SnapshotWriter:
@@ -233,10 +236,10 @@ class SnapshotWriter:
             self._write(spec, content, removed)
 
     def keep(
-        self, manifest: ManifestFile, entries: Sequence[ManifestEntry], removed: Mapping[str, object]
+        self, manifest: ManifestFile, entries: Sequence[ManifestEntry], removed: Container[ContentKey]
     ) -> None:
         """Keep a manifest's entries that are not removed."""
-        rest = [entry for entry in entries if entry.data_file.file_path not in removed]
+        rest = [entry for entry in entries if key_of(entry.data_file) not in removed]
         if rest and len(rest) == len(entries):
             self.keep_whole(manifest)
         elif rest:
@@ -244,22 +247,14 @@ class SnapshotWriter:
             self._write(manifest.partition_spec_id, manifest.content, existing)
 
     def keep_whole(self, manifest: ManifestFile) -> None:
-        self._manifests.append(partial(counted, self._table.io, manifest))
+        self._manifests.append(partial(counted, self._table.io, manifest, self._metadata.format_version))
 
-    def manifest_list(self, parent: Snapshot) -> str:
-        """Write the manifests and their list. Return the list's path."""
+    def manifest_list(self, parent: Snapshot) -> WrittenList:
+        """Write the manifests and their list."""
         manifests = all_of(self._manifests, MAX_WRITERS)
         path = self.new_path(f"snap-{self.snapshot_id}")
-        with write_manifest_list(
-            format_version=self._metadata.format_version,
-            output_file=self._table.io.new_output(path),
-            snapshot_id=self.snapshot_id,
-            parent_snapshot_id=parent.snapshot_id,
-            sequence_number=self._metadata.next_sequence_number(),
-            avro_compression=COMPRESSION,
-        ) as manifest_list:
-            manifest_list.add_manifests(manifests)
-        return path
+        output = self._table.io.new_output(path)
+        return write_list(self._metadata, output, self.snapshot_id, parent.snapshot_id, manifests)
 
     def _write(self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]) -> None:
         output = self._table.io.new_output(self.new_path(f"m{len(self.written)}"))
@@ -274,7 +269,8 @@ class SnapshotWriter:
 
     def _open(self, content: ManifestContent, spec: PartitionSpec, output: OutputFile) -> ManifestWriter:
         schema = schema_for(self._metadata, spec) or self._metadata.schema()
-        return SpecManifestWriter(content, spec, schema, output, self.snapshot_id)
+        version = self._metadata.format_version
+        return SpecManifestWriter(content, spec, schema, output, self.snapshot_id, version)
 
 
 def _content_of(file: DataFile) -> ManifestContent:
@@ -293,6 +289,6 @@ def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id:
 
 def _files_after(head: Listing, replacement: Replacement) -> Iterable[DataFile]:
     for entry in head.entries(*DataFileContent):
-        if entry.data_file.file_path not in replacement.removed:
+        if key_of(entry.data_file) not in replacement.removed:
             yield entry.data_file
     yield from (added.file for added in replacement.added)

@@ -15,6 +15,7 @@ The table decides which columns have statistics, and how long bounds are (`metri
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -31,17 +32,27 @@ from pyiceberg.types import (
     FloatType,
     PrimitiveType,
     StringType,
+    TimestampNanoType,
     TimestampType,
+    TimestamptzNanoType,
     TimestamptzType,
     TimeType,
 )
 from pyiceberg.utils.decimal import unscaled_to_decimal
-from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
+from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
 from lithify.datasets.iceberg.format.floats import FloatMetrics
 from lithify.datasets.iceberg.format.metrics_modes import Modes
 
-_STORED_AS_NUMBERS = (DateType, TimeType, TimestampType, TimestamptzType)
+_FIRST_SURROGATE, _LAST_SURROGATE = 0xD800, 0xDFFF
+_STORED_AS_NUMBERS = (
+    DateType,
+    TimeType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
 
 
 @dataclass(slots=True)
@@ -59,8 +70,8 @@ class ColumnStatistics:
 def column_statistics(
     footer: pq.FileMetaData, schema: Schema, modes: Modes, nans: Mapping[int, FloatMetrics]
 ) -> ColumnStatistics:
-    """Return the statistics of all leaf columns of a file with this schema. `nans` has those of columns with
-    NaN, by field id."""
+    """Return the statistics of all leaf columns of a file with this schema. `nans` has those that the footer
+    lacks, of floating-point columns, by field id."""
     found = ColumnStatistics()
     field_ids = parquet_path_to_id_mapping(schema)
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
@@ -162,7 +173,18 @@ def _lower(kind: PrimitiveType, value: Any, length: int | None) -> bytes:
 def _upper(kind: PrimitiveType, value: Any, length: int | None) -> bytes | None:
     """Return the upper bound; `None` if none of that length exists."""
     if length is not None:
-        is_text = isinstance(value, str)
-        cut = truncate_upper_bound_text_string if is_text else truncate_upper_bound_binary_string
+        cut = _text_above if isinstance(value, str) else truncate_upper_bound_binary_string
         value = cut(value, length)
     return None if value is None else to_bytes(kind, value)
+
+
+def _text_above(text: str, length: int) -> str | None:
+    """Return the least text of at most this many code points that is not below `text`; `None` if none is."""
+    if len(text) <= length:
+        return text
+    for n in reversed(range(length)):
+        following = ord(text[n]) + 1
+        following = _LAST_SURROGATE + 1 if following == _FIRST_SURROGATE else following
+        if following <= sys.maxunicode:
+            return text[:n] + chr(following)
+    return None

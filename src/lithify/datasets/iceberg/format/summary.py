@@ -22,11 +22,43 @@ from pyiceberg.table.snapshots import (
 )
 from pyiceberg.utils.properties import property_as_int
 
+from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector
 from lithify.datasets.iceberg.format.partitions import Place, partition_path, place_of
 from lithify.datasets.iceberg.format.table_properties import properties_of
 
 _MAX_DIGITS = 19
 """Digits of the largest number of 64 bits."""
+
+
+class Metrics(UpdateMetrics):
+    """Counts as Java does, with deletion vectors: they count as delete files, and with their own sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added_vectors = 0
+        self.removed_vectors = 0
+
+    def add_file(self, data_file: DataFile) -> None:
+        if not is_vector(data_file):
+            super().add_file(data_file)
+            return
+        self.added_vectors += 1
+        self.added_delete_files += 1
+        self.added_pos_deletes += data_file.record_count
+        self.added_file_size += content_bytes(data_file)
+
+    def remove_file(self, data_file: DataFile) -> None:
+        if not is_vector(data_file):
+            super().remove_file(data_file)
+            return
+        self.removed_vectors += 1
+        self.removed_delete_files += 1
+        self.removed_pos_deletes += data_file.record_count
+        self.removed_file_size += content_bytes(data_file)
+
+    def to_dict(self) -> dict[str, str]:
+        vectors = {"added-dvs": self.added_vectors, "removed-dvs": self.removed_vectors}
+        return super().to_dict() | {name: str(count) for name, count in vectors.items() if count}
 
 
 def replace_summary(
@@ -38,12 +70,12 @@ def replace_summary(
 ) -> Summary:
     """Return the summary of a replacement. `after` has all files that the table then has; `properties` are
     the writer's own."""
-    whole = UpdateMetrics()
-    partitions: dict[Place, tuple[DataFile, UpdateMetrics]] = {}
-    for files, count in ((added, UpdateMetrics.add_file), (removed, UpdateMetrics.remove_file)):
+    whole = Metrics()
+    partitions: dict[Place, tuple[DataFile, Metrics]] = {}
+    for files, count in ((added, Metrics.add_file), (removed, Metrics.remove_file)):
         for file in files:
             count(whole, file)
-            count(partitions.setdefault(place_of(file), (file, UpdateMetrics()))[1], file)
+            count(partitions.setdefault(place_of(file), (file, Metrics()))[1], file)
     return Summary(
         operation=Operation.REPLACE,
         **whole.to_dict(),
@@ -58,7 +90,7 @@ def deletes_summary(
 ) -> Summary:
     """Return the summary of a snapshot that replaces only delete files. As in Java, totals are the parent's
     plus the changes; one that the parent does not have, or that is certainly wrong, is left out."""
-    counted = UpdateMetrics()
+    counted = Metrics()
     change: Counter[str] = Counter()
     for files, count, sign in ((added, counted.add_file, 1), (removed, counted.remove_file, -1)):
         for file in files:
@@ -75,9 +107,7 @@ def deletes_summary(
     return Summary(operation=Operation.REPLACE, **counted.to_dict(), **totals)
 
 
-def _of_partitions(
-    metadata: TableMetadata, partitions: Sequence[tuple[DataFile, UpdateMetrics]]
-) -> dict[str, str]:
+def _of_partitions(metadata: TableMetadata, partitions: Sequence[tuple[DataFile, Metrics]]) -> dict[str, str]:
     found = {CHANGED_PARTITION_COUNT_PROP: str(len(partitions))}
     most = property_as_int(properties_of(metadata), TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, 0)
     if partitions and len(partitions) <= (most or 0):
@@ -94,7 +124,7 @@ def _totals(files: Iterable[DataFile]) -> dict[str, str]:
     for file in files:
         count[file.content] += 1
         rows[file.content] += file.record_count
-        size_bytes += file.file_size_in_bytes
+        size_bytes += content_bytes(file)
     totals = {
         "total-data-files": count[DataFileContent.DATA],
         "total-delete-files": count.total() - count[DataFileContent.DATA],

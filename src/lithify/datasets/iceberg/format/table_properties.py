@@ -37,8 +37,15 @@ USED = frozenset(
         "history.expire.max-ref-age-ms",
         "history.expire.max-snapshot-age-ms",
         "history.expire.min-snapshots-to-keep",
+        "parquet.enable.dictionary",
         "schema.name-mapping.default",
         "write.delete.granularity",
+        "write.delete.parquet.compression-codec",
+        "write.delete.parquet.compression-level",
+        "write.delete.parquet.dict-size-bytes",
+        "write.delete.parquet.page-row-limit",
+        "write.delete.parquet.page-size-bytes",
+        "write.delete.parquet.row-group-size-bytes",
         "write.format.default",
         "write.metadata.compression-codec",
         "write.metadata.delete-after-commit.enabled",
@@ -65,6 +72,8 @@ USED_PREFIXES = (
     "lithify.",
     "write.metadata.metrics.column.",
     "write.parquet.bloom-filter-enabled.column.",
+    "write.parquet.bloom-filter-fpp.column.",
+    "write.parquet.stats-enabled.column.",
 )
 _REACHING = ("py-", "s3.", "gcs.", "adls.", "hdfs.", "client.", "hf.")
 """Prefixes of names that PyIceberg uses for code, hosts or credentials."""

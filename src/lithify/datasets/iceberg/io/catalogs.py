@@ -24,8 +24,9 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 
 from lithify.base.concurrency import each_of
-from lithify.base.errors import CorruptObject, Refused
-from lithify.datasets.iceberg.errors import said
+from lithify.base.errors import CorruptObject, Refused, Unsupported
+from lithify.datasets.iceberg.errors import said, undecoded
+from lithify.datasets.iceberg.format import nano_defaults as nano_defaults
 from lithify.datasets.iceberg.io.catalog_requests import asked_catalog, catalog_url, opened
 from lithify.datasets.iceberg.io.closed_catalogs import check_signing, closed_catalog
 from lithify.datasets.iceberg.io.fileio import let_wait
@@ -155,7 +156,7 @@ def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     PyIceberg checks little of them."""
     try:
         return _loaded(catalog, identifier)
-    except CorruptObject:
+    except (CorruptObject, Unsupported):
         forget_metadata(catalog.properties)  # the operator may repair them
         raise
 
@@ -165,9 +166,8 @@ def _loaded(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     try:
         return asked_catalog(catalog, what, lambda: catalog.load_table(identifier))
     except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
-        raise CorruptObject(
-            what, f"its metadata do not decode: {type(error).__name__}: {said(error)}"
-        ) from error
+        reason = f"its metadata do not decode: {type(error).__name__}: {said(error)}"
+        raise undecoded(what, error, reason) from error
 
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:

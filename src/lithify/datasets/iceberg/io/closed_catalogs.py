@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import StagedTable, Table
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
+from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from lithify.base.errors import Refused
+from lithify.datasets.iceberg.format.metadata_writer import write_metadata
 from lithify.datasets.iceberg.format.table_properties import locations_of
 from lithify.datasets.iceberg.io.catalog_requests import configuration_of, is_rest
 from lithify.datasets.iceberg.io.reach import REACH, reach_of
@@ -73,6 +76,7 @@ class ClosedCatalog(Catalog):
         assert current_table is not None, "Lithify does not create tables"
         for requirement in requirements:
             requirement.validate(current_table.metadata)
+        _check_numbers(current_table.metadata, updates)
         updated: TableMetadata = update_table_metadata(
             base_metadata=current_table.metadata,
             updates=updates,
@@ -87,6 +91,15 @@ class ClosedCatalog(Catalog):
             io=current_table.io,
             catalog=self,
         )
+
+    @staticmethod
+    def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        _write_metadata(metadata, io, metadata_path, overwrite=False)
+
+    @staticmethod
+    def _write_metadata_no_exist_check(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        """The same where the catalog chose the place, as S3 Tables does."""
+        _write_metadata(metadata, io, metadata_path, overwrite=True)
 
 
 class ClosedRestCatalog(ClosedCatalog, RestCatalog):
@@ -117,6 +130,25 @@ class ClosedRestCatalog(ClosedCatalog, RestCatalog):
             catalog=self,
             config=table_response.config,
         )
+
+
+def _check_numbers(metadata: TableMetadata, updates: tuple[TableUpdate, ...]) -> None:
+    """Raise `CommitFailedException` if a commit to another branch has taken a new snapshot's sequence number.
+    PyIceberg checks this only in format version 2."""
+    if not isinstance(metadata, TableMetadataV3):
+        return
+    for update in updates:
+        number = update.snapshot.sequence_number if isinstance(update, AddSnapshotUpdate) else None
+        if number is not None and number <= metadata.last_sequence_number:
+            raise CommitFailedException(f"the sequence number {number} was taken by another commit")
+
+
+def _write_metadata(metadata: TableMetadata, io: FileIO, path: str, *, overwrite: bool) -> None:
+    output = io.new_output(path)
+    if metadata.format_version > 2:
+        write_metadata(metadata, io, output, overwrite=overwrite)
+    else:
+        ToOutputFile.table_metadata(metadata, output, overwrite=overwrite)
 
 
 def check_signing(table: Table) -> None:

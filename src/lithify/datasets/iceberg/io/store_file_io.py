@@ -6,7 +6,7 @@ remote store each costs a round trip. So Lithify accesses files like this:
 
 1. Metadata files are read completely, by one request. A data file of known size (`opened`) is read from its
    end, where the footer is, or completely if it is small and its rows are needed, also by one request. A
-   wrong size is detected, because the end is not that of a Parquet file; then the store is asked for the
+   wrong size is detected, because the end is not that of such a file; then the store is asked for the
    size.
 2. A longer read is split into several concurrent requests.
 3. A file of up to `HELD_BYTES` is held in memory while it is written, and written by one PUT when it is
@@ -50,7 +50,8 @@ _METADATA = (".json", ".avro")
 _LASTING = (".json",)
 """Suffixes of files that are cached when they are read; for manifests, the entries are cached instead
 (`listing`)."""
-_PARQUET = (b"PAR1", b"PARE")
+_LAST_BYTES = (b"PAR1", b"PARE", b"PFA1")
+"""Of Parquet and Puffin files."""
 _ORC = b"ORC"
 
 
@@ -118,8 +119,8 @@ class StoredFile(InputFile, OutputFile):
         return StoredReads(self.location, self._store, self._key, len(self))
 
     def opened(self, size: int, whole_bytes: int) -> Any:
-        """Open a Parquet or ORC file of this expected size, with its end read already, or all of it if it has
-        at most `whole_bytes`."""
+        """Open a Parquet, ORC or Puffin file of this expected size, with its end read already, or all of it
+        if it has at most `whole_bytes`."""
         is_whole = size <= max(whole_bytes, TAIL_BYTES)
         start = 0 if is_whole else size - TAIL_BYTES
         try:
@@ -129,7 +130,7 @@ class StoredFile(InputFile, OutputFile):
             raise
         except StoreError:
             return self.open()  # which raises the error, if the size is not the cause
-        if bytes(data[-4:]) not in _PARQUET and bytes(data[-4:-1]) != _ORC:
+        if bytes(data[-4:]) not in _LAST_BYTES and bytes(data[-4:-1]) != _ORC:
             return self.open()
         if is_whole:
             return pa.BufferReader(data)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -32,7 +33,7 @@ from lithify.base.errors import CorruptObject, LithifyError, Refused
 from lithify.base.events import GarbageCollected, HistoryRun, Observer
 from lithify.base.ids import Ids
 from lithify.config.sections import CollectionSettings
-from lithify.datasets.collecting import Due, PeriodicCollector
+from lithify.datasets.collecting import Due, PeriodicCollector, sooner
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.maintenance.expire import DEFAULT_GRACE_MS, DONE, ExpireOptions, Expirer, Expiry
 from lithify.datasets.iceberg.maintenance.garbage import GarbageKind, collect_due
@@ -170,6 +171,7 @@ def _expire(
         },
         {**done.left, Duty.SNAPSHOT.value: found.snapshots},
         done.bytes_deleted + found.deleted_bytes,
+        sooner(done.due_in_ms, due.min_age_ms if any(not one.blocked for one in found.pending) else None),
     )
 
 
@@ -177,9 +179,10 @@ def _remove_orphans(
     dataset: IcebergDataset, clock: Clock, ids: Ids, policy: TablePolicy, done: GarbageCollected
 ) -> GarbageCollected:
     runs, now_ms = OrphanRuns(dataset.store, dataset.own_folder), clock.now_ms()
-    last = runs.known()
-    if last is not None and abs(now_ms - last.deleting_ms) < policy.orphan_interval_seconds * 1000:
-        return done
+    last, interval_ms = runs.known(), policy.orphan_interval_seconds * 1000
+    if last is not None and abs(now_ms - last.deleting_ms) < interval_ms:
+        left_ms = interval_ms - abs(now_ms - last.deleting_ms)
+        return replace(done, due_in_ms=sooner(done.due_in_ms, left_ms))
     options = OrphanOptions(min_age_ms=policy.orphan_age_seconds * 1000, dry_run=False)
     try:
         found = remove_orphans(dataset, clock, ids, options)
@@ -194,6 +197,7 @@ def _remove_orphans(
         {**done.deleted, Duty.ORPHAN.value: found.deleted},
         done.left,
         done.bytes_deleted + found.deleted_bytes,
+        sooner(done.due_in_ms, interval_ms),
     )
 
 

@@ -5,6 +5,7 @@
 2. Plan (`delete_plan`). Delete files that may apply to inputs of active compactions are left to these.
 3. Merge (`position_deletes`). A merged file has the highest data sequence number of those it replaces, and of
    their rows those that applied, so that exactly these rows stay deleted.
+   In format version 3, position delete files become deletion vectors (`rewrite_vectors`).
 4. Commit a `replace` snapshot: delete manifests that named removed files are rewritten without them, all
    other manifests are kept as they are. The commit asserts the table's UUID and the head.
 5. If another commit came first, delete the written files and start again from 1.
@@ -46,22 +47,28 @@ from pyiceberg.table.snapshots import Snapshot
 
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
-from lithify.datasets.iceberg.compaction.support_checks import check_rewritable, count_notes
+from lithify.datasets.iceberg.compaction.support_checks import check_deletes, count_notes
 from lithify.datasets.iceberg.compaction.writer import KnownPartition
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deletes.position_deletes import Unmergeable, merged, write
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.entry_order import schema_for
 from lithify.datasets.iceberg.format.fetching import fetched_manifests
-from lithify.datasets.iceberg.format.listing import check_listed, referenced_path
+from lithify.datasets.iceberg.format.listing import (
+    ManifestCache,
+    check_listed,
+    read_listing,
+    referenced_path,
+)
 from lithify.datasets.iceberg.format.manifests import entries_in, manifests_of
 from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
 from lithify.datasets.iceberg.format.publish import Uncommitted, discard, prepare, publish, tries
 from lithify.datasets.iceberg.format.replace import Added, SnapshotWriter
+from lithify.datasets.iceberg.format.replace import write as write_snapshot
 from lithify.datasets.iceberg.format.summary import deletes_summary
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.format.write_options import write_options
+from lithify.datasets.iceberg.format.write_options import delete_options
 from lithify.datasets.iceberg.rewriting.delete_plan import (
     DataFacts,
     DeleteFacts,
@@ -69,6 +76,7 @@ from lithify.datasets.iceberg.rewriting.delete_plan import (
     plan_deletes,
 )
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.rewrite_vectors import plan_vectors, write_planned
 
 MIN_FILES = 5
 """The minimum number of delete files to drop or merge that is worth a snapshot without a request: Java's
@@ -123,13 +131,19 @@ class DeleteRewriter:
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
             policy = self._dataset.policy(table, of_data=False)
-            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
+            branch = check_deletes(table.metadata, policy.branch, self._dataset.url)
             by_partition = _by_partition(table)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
             if parent is None:
                 return done
             busy = self._busy()
+            if table.metadata.format_version > 2:
+                outcome = self._rewrite_vectors(table, branch, busy, done, unasked=unasked)
+                if outcome is not None:
+                    done.outcome = outcome
+                    return done
+                continue
             head = self._look(table, parent, busy)
             done.delete_files = sum(len(entries) for entries in head.entries.values())
             facts = _facts(table, head)
@@ -189,6 +203,38 @@ class DeleteRewriter:
         known = {path: entry for path, entry in deletes.items() if path not in repeated}
         return _Head(parent, manifests, entries, known, len(repeated), data, busy_places)
 
+    def _rewrite_vectors(
+        self, table: Table, branch: str, busy: frozenset[str], done: RewritingDeletes, *, unasked: bool
+    ) -> RewriteOutcome | None:
+        """Rewrite the deletes of a table of format version 3. Return the outcome; `None` when another commit
+        came first."""
+        head = read_listing(table, branch, ManifestCache())
+        assert head is not None, "the branch has a snapshot"
+        plan = plan_vectors(head, busy)
+        done.delete_files = head.delete_file_count
+        if not plan.removed or (unasked and len(plan.removed) < MIN_FILES):
+            return RewriteOutcome.NOTHING_TO_DO
+        done.removed = [entry.data_file for entry in plan.removed.values()]
+        done.dangling, done.would_add = plan.dangling, len(plan.data)
+        if done.dry_run:
+            return RewriteOutcome.REWRITTEN
+        self._dataset.begin_state(table)  # garbage of a killed run must be newer than the state
+        uncommitted = Uncommitted.from_now(self._clock)
+        name = f"{manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)}-deletes-0.puffin"
+        path = locations_of(table.metadata, table.io.properties).new_data_location(name)
+        with translated(f"writing deletion vectors of {self._dataset.url}"):
+            replacement = write_planned(table.io, path, head, plan)
+            if plan.data and not replacement.added:
+                discard(table.io, [path])  # no position was in the data files
+        prepared = write_snapshot(table, branch, head, replacement, {}, self._dataset.dated_ms())
+        written = (*prepared.written, *([path] if replacement.added else []))
+        if uncommitted.is_too_late(self._clock) or not publish(table, prepared, self._dataset.load):
+            discard(table.io, written)
+            return None
+        self._dataset.lineage.advance(self._dataset.load())
+        done.added = [added.file for added in replacement.added]
+        return RewriteOutcome.REWRITTEN
+
     def _foresee(self, head: _Head, plan: DeletePlan, done: RewritingDeletes) -> None:
         paths = [*plan.dangling, *(path for merge in plan.merges for path in merge)]
         done.outcome = RewriteOutcome.REWRITTEN
@@ -224,7 +270,7 @@ class DeleteRewriter:
                     writer.keep_whole(manifest)
                 else:
                     writer.keep(manifest, entries, removed)
-            path = writer.manifest_list(head.parent)
+            listed = writer.manifest_list(head.parent)
         gone = [entry.data_file for entry in removed.values()]
         new = [added.file for added in work.added]
         summary = deletes_summary(head.parent.summary, gone, new)
@@ -234,7 +280,7 @@ class DeleteRewriter:
             discard(table.io, written)
             return None
         prepared = prepare(
-            table, branch, head.parent, writer.snapshot_id, path, summary, now_ms, written, writer.written
+            table, branch, head.parent, writer.snapshot_id, listed, summary, now_ms, written, writer.written
         )
         if not publish(table, prepared, self._dataset.load):
             discard(table.io, written)
@@ -251,7 +297,7 @@ class _Merging:
         self._table = table
         self._head = head
         self._facts = facts
-        self._parquet = write_options(properties_of(table.metadata)).parquet
+        self._options = delete_options(properties_of(table.metadata))
         self._prefix = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
         self.added: list[Added] = []
         self.replaced: list[str] = []
@@ -279,7 +325,7 @@ class _Merging:
         key = None if spec.is_unpartitioned() else KnownPartition([], spec, schema, partition)
         name = f"{self._prefix}-deletes-{len(self.added)}.parquet"
         path = locations_of(self._table.metadata, self._table.io.properties).new_data_location(name, key)
-        file = write(self._table.io, path, rows, spec_id, partition, self._parquet)
+        file = write(self._table.io, path, rows, spec_id, partition, self._options)
         self.added.append(Added(file, max(entry.sequence_number or 0 for entry in entries)))
 
     def _applies(self, delete_path: str, data_path: str) -> bool:

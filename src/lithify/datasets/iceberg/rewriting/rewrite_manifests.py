@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
@@ -45,15 +45,22 @@ from lithify.base.clock import Clock
 from lithify.base.concurrency import all_of
 from lithify.base.errors import Refused, StoreError
 from lithify.base.scratch import Scratch
-from lithify.datasets.iceberg.compaction.support_checks import check_rewritable, count_notes
+from lithify.datasets.iceberg.compaction.support_checks import check_manifests, count_notes
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.entry_order import EntryOrder, schema_for
 from lithify.datasets.iceberg.format.fetching import MAX_READERS
 from lithify.datasets.iceberg.format.listing import check_listed
+from lithify.datasets.iceberg.format.manifest_list import write_list
 from lithify.datasets.iceberg.format.manifest_plan import Facts, ManifestPlan, plan_manifests
-from lithify.datasets.iceberg.format.manifest_writer import COMPRESSION
-from lithify.datasets.iceberg.format.manifests import counted, is_counted, manifests_of
+from lithify.datasets.iceberg.format.manifests import (
+    ManifestKey,
+    counted,
+    gets_row_ids,
+    is_counted,
+    manifest_key,
+    manifests_of,
+)
 from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.format.properties import whole_number
 from lithify.datasets.iceberg.format.publish import (
@@ -65,7 +72,7 @@ from lithify.datasets.iceberg.format.publish import (
     tries,
 )
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
-from lithify.datasets.iceberg.format.time_column import find_time_column
+from lithify.datasets.iceberg.format.time_column import find_axis
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
 from lithify.datasets.iceberg.rewriting.manifest_merge import ManifestMerge
 
@@ -99,6 +106,8 @@ class _Written:
     """A rewritten group."""
 
     replaced: tuple[str, ...]
+    keys: frozenset[ManifestKey]
+    """Of the replaced manifests, as they were read."""
     new: list[ManifestFile]
     entries: int
 
@@ -117,10 +126,10 @@ class _PendingCommit:
 
     def kept_in(self, head: Sequence[ManifestFile]) -> list[_Written]:
         """Remove the groups that are no longer valid, and return them."""
-        there = {manifest.manifest_path for manifest in head}
-        lost = [group for group in self.groups if not there.issuperset(group.replaced)]
-        self.groups = [group for group in self.groups if there.issuperset(group.replaced)]
-        self.empty &= there
+        there = set(map(manifest_key, head))
+        lost = [group for group in self.groups if not there.issuperset(group.keys)]
+        self.groups = [group for group in self.groups if there.issuperset(group.keys)]
+        self.empty &= {manifest.manifest_path for manifest in head}
         return lost
 
 
@@ -142,7 +151,7 @@ class ManifestRewriter:
         for _ in tries(self._clock, self._rng):
             table = self._dataset.load()
             policy = self._dataset.policy(table, of_data=False)
-            branch = check_rewritable(table.metadata, policy.branch, self._dataset.url)
+            branch = check_manifests(table.metadata, policy.branch, self._dataset.url)
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
             if parent is None:
@@ -150,9 +159,7 @@ class ManifestRewriter:
             with translated(f"listing the manifests of {self._dataset.url}"):
                 head = manifests_of(table.io, parent)
                 check_listed(table, parent, head)
-                if table.metadata.format_version > 1 and not all(map(is_counted, head)):
-                    # A list of version 1 from before the table was upgraded.
-                    head = all_of((partial(counted, table.io, manifest) for manifest in head), MAX_READERS)
+                head = self._counted(table, head)
             done.manifests = len(head)
             work = self._still(table, work, head)
             if work is None:
@@ -184,11 +191,19 @@ class ManifestRewriter:
         done.lose()
         return done
 
+    @staticmethod
+    def _counted(table: Table, head: list[ManifestFile]) -> list[ManifestFile]:
+        """Return the manifests with all numbers. A list from before the table was upgraded may lack some."""
+        version = table.metadata.format_version
+        if version == 1 or not any(gets_row_ids(m, version) or not is_counted(m) for m in head):
+            return head
+        return all_of((partial(counted, table.io, manifest, version) for manifest in head), MAX_READERS)
+
     def _time_column(self, table: Table) -> NestedField | None:
-        """Return the time column. If it is ambiguous, entries are sorted only by their partitions."""
+        """Return the time column. Without one, entries are sorted only by their partitions."""
         try:
-            wanted = self._dataset.policy(table).time_column
-            return find_time_column(table.metadata, wanted, self._dataset.url)
+            policy = self._dataset.policy(table)
+            return find_axis(table.metadata, policy.axis, policy.time_column, self._dataset.url)[0]
         except Refused:
             return None
 
@@ -228,8 +243,10 @@ class ManifestRewriter:
             )
             for group in plan.groups:
                 spec, schema, order = layout.of(group.kind[0])
-                new, entries = merge.merge([by_path[path] for path in group.manifests], spec, schema, order)
-                groups.append(_Written(group.manifests, new, entries))
+                replaced = [by_path[path] for path in group.manifests]
+                new, entries = merge.merge(replaced, spec, schema, order)
+                keys = frozenset(map(manifest_key, replaced))
+                groups.append(_Written(group.manifests, keys, new, entries))
             uncommitted = Uncommitted.from_now(self._clock)
             merge.upload()
         return _PendingCommit(
@@ -277,19 +294,9 @@ class ManifestRewriter:
         name = f"{work.prefix}-snap-{work.snapshot_id}-{work.lists}.avro"
         path = locations_of(table.metadata, table.io.properties).new_metadata_location(name)
         work.lists += 1
-        with (
-            translated(f"writing a snapshot of {self._dataset.url}"),
-            write_manifest_list(
-                format_version=metadata.format_version,
-                output_file=table.io.new_output(path),
-                snapshot_id=work.snapshot_id,
-                parent_snapshot_id=parent.snapshot_id,
-                sequence_number=metadata.next_sequence_number(),
-                avro_compression=COMPRESSION,
-            ) as manifest_list,
-        ):
-            # PyIceberg sets the sequence number in its argument, which may be written again.
-            manifest_list.add_manifests([ManifestFile(*manifest._data) for manifest in manifests])
+        with translated(f"writing a snapshot of {self._dataset.url}"):
+            output = table.io.new_output(path)
+            listed = write_list(metadata, output, work.snapshot_id, parent.snapshot_id, manifests)
         summary = Summary(
             operation=Operation.REPLACE,
             **{name: str(count) for name, count in counts.items()},
@@ -298,7 +305,7 @@ class ManifestRewriter:
         )
         now_ms = self._dataset.dated_ms()
         named = _paths(work.groups)
-        return prepare(table, branch, parent, work.snapshot_id, path, summary, now_ms, [path], named)
+        return prepare(table, branch, parent, work.snapshot_id, listed, summary, now_ms, [path], named)
 
 
 class _ManifestLayout:

@@ -13,6 +13,7 @@ from lithify.datasets.kafka.cleaning.segment_stats import FENCES, SegmentFacts, 
 from lithify.datasets.kafka.cleaning.tasks import GroupPlan, IndexedSegment
 from lithify.datasets.kafka.format.kernel.keys import ENTRY
 from lithify.datasets.kafka.format.kernel.layout import ABORT, COMMIT, CONTROL, Records
+from lithify.datasets.kafka.format.kernel.rewrite import Flags
 from lithify.datasets.kafka.format.transactions import Passed, Transactions, fates, follow
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, SettledPart, groups, settle
@@ -143,6 +144,10 @@ class Indexed:
         passed = Passed()
         self.first_in_transaction: int | None = None
         """The first offset of a batch with records that belong to a transaction."""
+        self.first_unresolved = min(self.transactions.open.values(), default=None)
+        """The first offset of a transaction whose marker is missing, or of a record that was aborted."""
+        self.markers_end = _markers_end(found)
+        """The offset after the last marker; 0 if there is none."""
         self.first_marker = _deciding(found, self.partition.parts[0].base_offset)
         """The last offset of the marker that decides the partition's first batch; `None` if there is none."""
         for headers in found:
@@ -152,6 +157,9 @@ class Indexed:
             self._passed.append(passed)
             what, passed = fates(headers, self.transactions.aborted, passed)
             goes = headers[what.aborted & (headers["attributes"] & CONTROL == 0)]
+            rows = goes["base_offset"][goes["count"] > 0]
+            if len(rows) and (self.first_unresolved is None or rows[0] < self.first_unresolved):
+                self.first_unresolved = int(rows[0])
             self._spans.append(np.stack([goes["base_offset"], goes["last_offset"]], axis=1))
 
 
@@ -162,12 +170,21 @@ def _followed(found: Sequence[Records]) -> Transactions:
     return transactions
 
 
+def _markers_end(found: Sequence[Records]) -> int:
+    ends = (headers["last_offset"][_decides(headers)].max(initial=-1) for headers in found)
+    return int(max(ends, default=-1)) + 1
+
+
+def _decides(headers: Records) -> Flags:
+    is_control = headers["attributes"] & CONTROL != 0
+    return np.asarray(np.isin(headers["marker"], (ABORT, COMMIT)) & is_control, np.bool_)
+
+
 def _deciding(found: Sequence[Records], base_offset: int) -> int | None:
     headers = np.concatenate(found)
     is_control = headers["attributes"] & CONTROL != 0
     mine = headers[(headers["base_offset"] == base_offset) & ~is_control]
     if not len(mine):
         return None
-    decides = np.isin(headers["marker"], (ABORT, COMMIT)) & is_control
-    markers = headers[decides & (headers["producer_id"] == mine["producer_id"][0])]
+    markers = headers[_decides(headers) & (headers["producer_id"] == mine["producer_id"][0])]
     return int(markers["last_offset"][0]) if len(markers) else None

@@ -31,6 +31,9 @@ from lithify.datasets.kafka.format.transactions import Fates
 
 Run = Records
 """An array of `ENTRY`, ordered by hash and offset."""
+SAMPLE_RECORDS = 32
+"""Few enough to report for thousands of partitions."""
+_SCATTER = np.uint64(0x9E3779B97F4A7C15)
 _HASHES = 1 << 64
 _FEW_BITS = 3
 """Binary logarithm of the entries that share a bucket while they are sorted."""
@@ -51,6 +54,8 @@ class Matched:
     """Offsets of records that a newer record of the same key supersedes."""
     pinned: Offsets
     """Offsets of tombstones that still delete something."""
+    sample: Run
+    """The entries that `sampled` chooses."""
 
 
 def index(source: RecordBatches, fates: Fates, bound: int) -> Run:
@@ -89,7 +94,18 @@ def match(runs: Sequence[Run]) -> Matched:
         int(newest.sum()),
         np.sort(dead["offset"]),
         np.sort(pinned["offset"]),
+        sampled(entries),
     )
+
+
+def sampled(entries: Records) -> Records:
+    """Return at most `SAMPLE_RECORDS` entries, in the same order. They are chosen by their offsets alone, so
+    all copies of a log choose the same ones, as far as these are left."""
+    if len(entries) <= SAMPLE_RECORDS:
+        return entries
+    scattered = entries["offset"].astype(np.uint64) * _SCATTER
+    chosen = np.argpartition(scattered, SAMPLE_RECORDS)[:SAMPLE_RECORDS]
+    return entries[np.sort(chosen)]
 
 
 def merge(runs: Sequence[Run]) -> Run:

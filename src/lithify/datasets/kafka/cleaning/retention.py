@@ -123,9 +123,38 @@ def reasons(source: RecordBatches, fates: Fates, rules: Rules, dead: Offsets, pi
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The first tombstone and the first marker that stay only because of the rules' thresholds; `NO_BOUND` if
+    there is none."""
+
+    tombstone: int = NO_BOUND
+    marker: int = NO_BOUND
+
+    def least(self, other: Kept) -> Kept:
+        return Kept(min(self.tombstone, other.tombstone), min(self.marker, other.marker))
+
+
+def kept_marker(batches: Records, fates: Fates, rules: Rules) -> int:
+    """Return the last offset of the first marker that stays only because of the threshold for markers."""
+    is_kept = _may_go(batches, fates, rules) & (batches["last_offset"] >= rules.markers_below)
+    return int(batches["last_offset"][is_kept].min(initial=NO_BOUND))
+
+
+def _may_go(batches: Records, fates: Fates, rules: Rules) -> Flags:
+    """Return which batches are markers that could be removed, apart from the threshold."""
+    may_go = fates.empty_marker & _horizon_came(batches, rules) & (batches["count"] > 0)
+    return np.asarray(may_go, np.bool_)
+
+
+def _horizon_came(batches: Records, rules: Rules) -> Flags:
+    came = _have(batches, DELETE_HORIZON) & (batches["base_timestamp"] <= rules.now_ms)
+    return np.asarray(came, np.bool_)
+
+
 def verdicts(batches: Records, fates: Fates, rules: Rules, retain_empty: Flags) -> Verdicts:
     """Return the facts that hold for all records of each batch."""
-    horizon_came = _have(batches, DELETE_HORIZON) & (batches["base_timestamp"] <= rules.now_ms)
+    horizon_came = _horizon_came(batches, rules)
     marker_goes = fates.empty_marker & horizon_came & (batches["last_offset"] < rules.markers_below)
     found = np.zeros(len(batches), np.uint8)
     for holds, bit in (

@@ -19,7 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from lithify.base.errors import CorruptObject, Unsupported
-from lithify.datasets.kafka.cleaning.retention import LastRecord, Rules, empty_to_retain, verdicts
+from lithify.datasets.kafka.cleaning.retention import (
+    Kept,
+    LastRecord,
+    Rules,
+    empty_to_retain,
+    kept_marker,
+    verdicts,
+)
 from lithify.datasets.kafka.cleaning.rewriting import BadRecords, Rewriter
 from lithify.datasets.kafka.format.chunked_decode import bites
 from lithify.datasets.kafka.format.kernel.layout import CONTROL, RECORD, KernelStatus, Records
@@ -61,6 +68,8 @@ class Cleaner:
         self._aborted, self._passed, self._producers = aborted, passed, producers or {}
         self._after = after
         self._rewriter = Rewriter()
+        self.kept = Kept()
+        """What stays in the chunks so far only because of the thresholds."""
 
     def cleaned(
         self, pieces: Iterable[tuple[str, bytes | memoryview]], *, bite_bytes: int = PASS_BYTES
@@ -84,7 +93,9 @@ class Cleaner:
         _read_markers(memory, batches)
         what, self._passed = fates(batches, self._aborted, self._passed)
         verdict = verdicts(batches, what, rules, empty_to_retain(batches, self._producers, rules.bound))
-        found = self._rewriter.write(memory, batches, verdict, rules.way(batches, dead, pinned))
+        way = rules.way(batches, dead, pinned)
+        found = self._rewriter.write(memory, batches, verdict, way)
+        self.kept = self.kept.least(Kept(int(way["held"][0]), kept_marker(batches, what, rules)))
         return Cleaned(found.kept, len(data), found.tally), int(batches["last_offset"][-1])
 
 

@@ -31,17 +31,19 @@ from lithify.base.jsonvalues import UNDECODABLE, text, whole_number
 from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import BackgroundReporter, reported
 from lithify.coordination.sidecar import Reporting
-from lithify.datasets.kafka.cleaning.index import match, part, slices
+from lithify.datasets.kafka.cleaning.index import match, part, sampled, slices
 from lithify.datasets.kafka.cleaning.kept_indexes import index_of, run_of
 from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
 from lithify.datasets.kafka.cleaning.retention import (
     NO_OFFSETS,
+    Kept,
     LastRecord,
     Rules,
     dropped,
 )
 from lithify.datasets.kafka.cleaning.segment_stats import StoredRun, run_key
 from lithify.datasets.kafka.cleaning.segments import Cleaner
+from lithify.datasets.kafka.format.kernel.keys import ENTRY
 from lithify.datasets.kafka.format.kernel.layout import Records
 from lithify.datasets.kafka.format.kernel.retaining import Offsets, RemovalReason
 from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passed
@@ -53,6 +55,9 @@ from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 
 OFFSETS = np.dtype("<i8")
+_KEPT_SUFFIX = ".kept"
+SAMPLE_SUFFIX = ".sample"
+"""Of the entries by which copies are compared."""
 REQUEST_BYTES = 1_000
 """About what a request without data and its response move."""
 NO_ROWS: Mapping[str, int] = MappingProxyType({})
@@ -340,8 +345,16 @@ def _match(task: MatchTask, own: ObjectStore, movements: Movements) -> TaskResul
     for suffix, offsets in ((".dead", found.dead), (".pinned", found.pinned)):
         ends = np.searchsorted(offsets, np.array(plan.fences, np.int64))
         written += put_fenced(own, task.work.target + suffix, offsets.astype(OFFSETS), ends)
+    written += put_fenced(own, task.work.target + SAMPLE_SUFFIX, found.sample, [len(found.sample)])
     movements.moved(0, written)
     return movements.result(Output(task.work.target, written))
+
+
+def sample_of(own: ObjectStore, keys: Sequence[str]) -> dict[int, int]:
+    """Return the sample of the whole partition: hashes of keys by offset. `keys` are those of all slices'
+    results. Hashes are cut to the numbers that a report can have."""
+    parts = [get_parts(own, key + SAMPLE_SUFFIX, ENTRY, 1, 0, 1) for key in keys]
+    return {int(entry["offset"]): int(entry["high"]) >> 2 for entry in sampled(np.concatenate(parts))}
 
 
 def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskResult:
@@ -378,7 +391,31 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
         written = writer.close()
     finally:
         writer.abort()
+    put_kept(own, task.plan, cleaner.kept)
     return movements.result(Output(written.key, written.size_bytes), rows)
+
+
+def put_kept(own: ObjectStore, plan: str, kept: Kept) -> None:
+    """Write what a group kept only because of the thresholds next to its plan, if there is anything."""
+    if kept != Kept():
+        own.put(plan + _KEPT_SUFFIX, json.dumps([kept.tombstone, kept.marker]).encode())
+
+
+def get_kept(own: ObjectStore, folder: str) -> Kept:
+    """Return what all groups of a round kept; raise `CorruptObject` if it does not decode."""
+    found = Kept()
+    for meta in own.list(folder):
+        if meta.key.endswith(_KEPT_SUFFIX):
+            found = found.least(_decoded_kept(own.get(meta.key), meta.key))
+    return found
+
+
+def _decoded_kept(data: bytes, key: str) -> Kept:
+    try:
+        tombstone, marker = json.loads(data)
+        return Kept(whole_number(tombstone, most=_MOST), whole_number(marker, most=_MOST))
+    except UNDECODABLE as error:
+        raise CorruptObject(key, f"does not decode: {error}") from error
 
 
 def matched_offsets(own: ObjectStore, task: RewriteTask, suffix: str) -> Offsets:

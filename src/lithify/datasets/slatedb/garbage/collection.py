@@ -38,7 +38,7 @@ from functools import partial
 from lithify.base.clock import Clock
 from lithify.base.errors import CorruptObject, LithifyError, ObjectNotFound, Refused, Replaced
 from lithify.base.ids import Ids, RandomIds
-from lithify.datasets.collecting import Due, carried_out
+from lithify.datasets.collecting import Due, carried_out, sooner
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.ledger import SlateLedger, decode_ledger
 from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
@@ -61,6 +61,7 @@ from lithify.store.times import store_now_ms
 from lithify.store.versions import Version, VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 300_000
+_ANY_AGE_MS = 1 << 62
 
 
 class GarbageKind(StrEnum):
@@ -116,6 +117,9 @@ class GarbageReport:
     sst_cutoff: Cutoff
     reported_only: tuple[GarbageKind, ...] = ()
     """Kinds of which nothing was deleted, according to the settings, although others were."""
+    due_in_ms: int | None = None
+    """When more can be deleted even if the database does not change: a checkpoint ends, or garbage that is
+    too young is old enough. `None` if never."""
 
     @property
     def deletable(self) -> int:
@@ -210,6 +214,7 @@ class _Collection:
             clock=clock,
         )
         self._counts: dict[GarbageKind, Count] = {}
+        self._due_in_ms: int | None = None
 
     @property
     def _written_before_ms(self) -> int:
@@ -246,7 +251,19 @@ class _Collection:
                 failures.append(error)
         if failures:
             raise failures[0]
-        return GarbageReport(self._options.dry_run, self._counts, state.cutoff)
+        for checkpoint in state.latest.checkpoints:
+            if checkpoint.expire_time_s:
+                self._note_due(checkpoint.expire_time_s * 1000 - self._now_ms)
+        return GarbageReport(self._options.dry_run, self._counts, state.cutoff, due_in_ms=self._due_in_ms)
+
+    def _note_due(self, due_in_ms: int) -> None:
+        self._due_in_ms = sooner(self._due_in_ms, max(0, due_in_ms))
+
+    def _note_young(self, garbage: Iterable[ObjectMeta]) -> None:
+        """Note garbage of which some is too young."""
+        newest_ms = max((meta.last_modified_ms for meta in garbage), default=0)
+        if newest_ms >= self._written_before_ms:
+            self._note_due(newest_ms - self._written_before_ms + 1)
 
     # Reading
 
@@ -349,6 +366,8 @@ class _Collection:
         def deletable(at: _State) -> Sequence[ObjectMeta]:
             return retention.deletable_wal(listed, at.latest, at.pinned.values(), self._written_before_ms)
 
+        pinned = state.pinned.values()
+        self._note_young(retention.deletable_wal(listed, state.latest, pinned, _ANY_AGE_MS))
         garbage = self._confirmed(deletable, state)
         self._delete(garbage)
         return _count(listed, garbage)
@@ -381,6 +400,9 @@ class _Collection:
 
     def _collect_versions(self, files: VersionedFiles, latest_id: int, pinned: frozenset[int]) -> Count:
         listed = files.listed()
+        self._note_young(
+            meta for _, meta in retention.deletable_versions(listed, latest_id, pinned, _ANY_AGE_MS)
+        )
         garbage = retention.deletable_versions(listed, latest_id, pinned, self._written_before_ms)
         if garbage and not self._options.dry_run:
             files.advance_boundary(max(version_id for version_id, _ in garbage))

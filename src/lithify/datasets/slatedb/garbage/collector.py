@@ -60,4 +60,5 @@ def _event(url: str, report: GarbageReport) -> GarbageCollected:
         {kind: count.deletable for kind, count in counts.items()},
         {kind: count.found - count.deletable for kind, count in counts.items()},
         sum(count.deletable_bytes for count in counts.values()),
+        report.due_in_ms,
     )

@@ -59,6 +59,7 @@ PASS = np.dtype(
         ("dead_end", "i8"),
         ("pinned", "i8"),
         ("pinned_end", "i8"),
+        ("held", "i8"),  # the first tombstone that stays only because of `tombstones_below`
     ]
 )
 """The rules and the cursors of a pass."""
@@ -81,6 +82,7 @@ def pass_along(
     found = np.zeros(1, PASS)
     found["keep_unkeyed"], found["bound"], found["tombstones_below"] = keep_unkeyed, bound, tombstones_below
     found["new_horizon_ms"] = new_horizon_ms
+    found["held"] = NO_BOUND
     for name, offsets in (("dead", dead), ("pinned", pinned)):
         assert offsets.dtype == np.int64, name
         assert offsets.flags.c_contiguous, name
@@ -141,11 +143,13 @@ def reason_of(verdict: int, offset: int, key_len: int, value_len: int, is_dead: 
         return _SUPERSEDED
     if key_len < 0 and not way.keep_unkeyed:
         return _WITHOUT_KEY
-    if value_len < 0 and verdict & HORIZON_CAME and offset < way.tombstones_below:
+    if value_len < 0 and verdict & HORIZON_CAME:
         following = offset_at(way.pinned, way.pinned_end)
         is_pinned, way.pinned, _ = is_among(way.pinned, way.pinned_end, following, offset)
-        if not is_pinned:
+        if not is_pinned and offset < way.tombstones_below:
             return _WITHOUT_KEY if key_len < 0 else _TOMBSTONE
+        if not is_pinned:
+            way.held = min(way.held, offset)
     return _STAYS
 
 
