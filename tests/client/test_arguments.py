@@ -89,9 +89,9 @@ def test_of_a_table(tmp_path: Path) -> None:
     [
         (
             lambda fleet: fleet.set_queue("default", weight="x"),
-            "its weight is x; it must be a whole number from 1 to",
+            "its weight is 'x'; it must be a whole number from 1 to",
         ),
-        (lambda fleet: fleet.set_queue("default", largest_share="x"), "largest share of one dataset is x"),
+        (lambda fleet: fleet.set_queue("default", largest_share="x"), "largest share of one dataset is 'x'"),
         (
             lambda fleet: fleet.set_queue("default", wait=1),
             "wait: not an attribute that can be set; those are l",
@@ -99,13 +99,13 @@ def test_of_a_table(tmp_path: Path) -> None:
         (lambda fleet: fleet.set_queue("default", state="paused"), "state: not an attribute that can be set"),
         (lambda fleet: fleet.set_queue(5, weight=2), "there is no queue 5"),
         (lambda fleet: fleet.create_queue(5, largest_bytes=1), "name: 5 is not text"),
-        (lambda fleet: fleet.create_queue("a", largest_bytes="1GB"), "its largest size is 1GB"),
+        (lambda fleet: fleet.create_queue("a", largest_bytes="1GB"), "its largest size is '1GB'"),
         (
             lambda fleet: fleet.create_queue("a", largest_bytes=1, id="x"),
             "id: not an attribute that can be set",
         ),
         (lambda fleet: fleet.set_tenant(5, weight=2), "name: 5 is not text"),
-        (lambda fleet: fleet.set_tenant("a", weight="x"), "its weight is x"),
+        (lambda fleet: fleet.set_tenant("a", weight="x"), "its weight is 'x'"),
         (lambda fleet: fleet.set_tenant("a", colour="red"), "those are weight, most_running"),
         (lambda fleet: fleet.remove_tenant(5), "tenant 5 has no weight"),
         (lambda fleet: fleet.add(5), "url: 5 is not text"),
