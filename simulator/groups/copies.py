@@ -120,7 +120,7 @@ def is_round_due(log: Log, limits: Marks, now_ms: int) -> bool:
     """Whether a copy that a round has not changed can lose something that it kept then."""
     for record in log.records:
         limit = limits.clean if record.is_row else limits.resolved
-        is_done = record.horizon_ms is not None and record.horizon_ms <= now_ms
+        is_done = record.horizon_ms is None or record.horizon_ms <= now_ms
         if is_done and record.offset < limit:
             return True
     return False

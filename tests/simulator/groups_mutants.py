@@ -190,12 +190,6 @@ MUTANTS = (
         changed((copies, "cleaned", _resolved_though_a_marker_is_missing)),
     ),
     Mutant(
-        "a copy stops copying within a transaction",
-        SHOWN,
-        changed((log, "_is_within_transaction", _nothing)),
-        first_seed=5_100,
-    ),
-    Mutant(
         "a copy that had its round has no other one",
         (rules.CONVERGES,),
         changed((copies, "is_round_due", _nothing)),
