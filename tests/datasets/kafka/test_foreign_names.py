@@ -375,7 +375,7 @@ SHOWN = {
     "TestBadReader": "test_rounds.py test_a_damaged_segment_ends_the_round_before_anything_is_written_anew",
     # compaction_e2e_multinode_test.cc, tx_compaction_tests.cc, compaction_fuzz_test.cc, storage_e2e_test.cc
     "compact_transactions_and_replicate": (
-        "test_members.py test_markers_stay_while_another_copy_has_records_of_the_transaction"
+        "test_members.py test_a_transaction_whose_marker_a_copy_lacks_keeps_it_in_all"
     ),
     "test_tx_compaction_combinations": "test_retention.py test_no_pass_changes_what_a_reader_holds",
     "compaction_fuzz_test": (
