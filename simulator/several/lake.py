@@ -42,6 +42,7 @@ from pyiceberg.typedef import Identifier, Record
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
 from lithify.datasets.iceberg.format import listing as listing_module
+from lithify.datasets.iceberg.format import manifest_list as manifest_list_module
 from lithify.datasets.iceberg.format import replace as replace_module
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.format.replace import Added, Replacement
@@ -218,6 +219,7 @@ class _ManifestWriter:
         schema: Schema,
         output: _Output,
         snapshot_id: int,
+        version: int,
     ) -> None:
         self._content, self._spec_id, self._output = content, spec.spec_id, output
         self._snapshot_id = snapshot_id
@@ -271,8 +273,10 @@ class _ListWriter:
         self._output.files.lists[self._output.location] = tuple(manifests)
 
 
-def _write_list(*, output_file: _Output, sequence_number: int, **_: object) -> _ListWriter:
-    return _ListWriter(output_file, sequence_number)
+def _write_list(
+    version: int, output: _Output, snapshot_id: int, parent_id: int | None, sequence_number: int, codec: str
+) -> _ListWriter:
+    return _ListWriter(output, sequence_number)
 
 
 def _manifests_of(files: MemoryFiles, snapshot: Snapshot) -> list[ManifestFile]:
@@ -294,7 +298,7 @@ def manifests_in_memory() -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, value in (
             (replace_module, "SpecManifestWriter", _ManifestWriter),
-            (replace_module, "write_manifest_list", _write_list),
+            (manifest_list_module, "write_manifest_list", _write_list),
             (listing_module, "manifests_of", _manifests_of),
             (listing_module, "live_entries", _live_entries),
         ):

@@ -196,7 +196,7 @@ class Logs:
             "version: 0\ntopic_id: rS8mXWvTQmKzGqvrCHSjFA\n"
         )
         copy = self.of(place)
-        assert run(["group", "init", copy.names[GROUP]]).exit_code == 0
+        assert run(["group", "init", "--members", "eu,other", copy.names[GROUP]]).exit_code == 0
         done = run(["compact", *copy.options, copy.names[DATASET]])
         assert done.exit_code == 0, done.output
 
@@ -229,6 +229,7 @@ class Fleets:
         "fleet coordinator FLEET",
         "fleet worker FLEET",
         "fleet wake FLEET DATASET",
+        "fleet take-over FLEET DATASET",
         "queue list FLEET",
         "queue list --json FLEET",
         "queue info FLEET default",

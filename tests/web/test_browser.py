@@ -229,7 +229,7 @@ def test_a_page_lives_while_things_change_and_actions_work(page: Any, where: str
     page.wait_for_selector("text=No compaction is under way.")
     page.get_by_role("link", name="Failures").click()
     page.get_by_role("link", name="Retry").click()
-    page.get_by_role("link", name="No, go back").click()
+    page.get_by_role("link", name="Go back").click()
     page.get_by_role("link", name="Failures").click()
     page.get_by_role("link", name="Retry").click()
     page.get_by_role("button", name="Retry this compaction").click()

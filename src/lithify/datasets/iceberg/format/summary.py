@@ -30,7 +30,7 @@ _MAX_DIGITS = 19
 """Digits of the largest number of 64 bits."""
 
 
-class Metrics(UpdateMetrics):
+class SnapshotCounts(UpdateMetrics):
     """Counts as Java does, with deletion vectors: they count as delete files, and with their own sizes."""
 
     def __init__(self) -> None:
@@ -70,12 +70,12 @@ def replace_summary(
 ) -> Summary:
     """Return the summary of a replacement. `after` has all files that the table then has; `properties` are
     the writer's own."""
-    whole = Metrics()
-    partitions: dict[Place, tuple[DataFile, Metrics]] = {}
-    for files, count in ((added, Metrics.add_file), (removed, Metrics.remove_file)):
+    whole = SnapshotCounts()
+    partitions: dict[Place, tuple[DataFile, SnapshotCounts]] = {}
+    for files, count in ((added, SnapshotCounts.add_file), (removed, SnapshotCounts.remove_file)):
         for file in files:
             count(whole, file)
-            count(partitions.setdefault(place_of(file), (file, Metrics()))[1], file)
+            count(partitions.setdefault(place_of(file), (file, SnapshotCounts()))[1], file)
     return Summary(
         operation=Operation.REPLACE,
         **whole.to_dict(),
@@ -90,7 +90,7 @@ def deletes_summary(
 ) -> Summary:
     """Return the summary of a snapshot that replaces only delete files. As in Java, totals are the parent's
     plus the changes; one that the parent does not have, or that is certainly wrong, is left out."""
-    counted = Metrics()
+    counted = SnapshotCounts()
     change: Counter[str] = Counter()
     for files, count, sign in ((added, counted.add_file, 1), (removed, counted.remove_file, -1)):
         for file in files:
@@ -107,7 +107,9 @@ def deletes_summary(
     return Summary(operation=Operation.REPLACE, **counted.to_dict(), **totals)
 
 
-def _of_partitions(metadata: TableMetadata, partitions: Sequence[tuple[DataFile, Metrics]]) -> dict[str, str]:
+def _of_partitions(
+    metadata: TableMetadata, partitions: Sequence[tuple[DataFile, SnapshotCounts]]
+) -> dict[str, str]:
     found = {CHANGED_PARTITION_COUNT_PROP: str(len(partitions))}
     most = property_as_int(properties_of(metadata), TableProperties.WRITE_PARTITION_SUMMARY_LIMIT, 0)
     if partitions and len(partitions) <= (most or 0):

@@ -124,15 +124,15 @@ def reasons(source: RecordBatches, fates: Fates, rules: Rules, dead: Offsets, pi
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FirstKept:
     """The first tombstone and the first marker that stay only because of the rules' thresholds; `NO_BOUND` if
     there is none."""
 
     tombstone: int = NO_BOUND
     marker: int = NO_BOUND
 
-    def least(self, other: Kept) -> Kept:
-        return Kept(min(self.tombstone, other.tombstone), min(self.marker, other.marker))
+    def least(self, other: FirstKept) -> FirstKept:
+        return FirstKept(min(self.tombstone, other.tombstone), min(self.marker, other.marker))
 
 
 def kept_marker(batches: Records, fates: Fates, rules: Rules) -> int:

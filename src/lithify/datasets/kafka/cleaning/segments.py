@@ -20,7 +20,7 @@ import numpy as np
 
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.kafka.cleaning.retention import (
-    Kept,
+    FirstKept,
     LastRecord,
     Rules,
     empty_to_retain,
@@ -68,7 +68,7 @@ class Cleaner:
         self._aborted, self._passed, self._producers = aborted, passed, producers or {}
         self._after = after
         self._rewriter = Rewriter()
-        self.kept = Kept()
+        self.kept = FirstKept()
         """What stays in the chunks so far only because of the thresholds."""
 
     def cleaned(
@@ -95,7 +95,7 @@ class Cleaner:
         verdict = verdicts(batches, what, rules, empty_to_retain(batches, self._producers, rules.bound))
         way = rules.way(batches, dead, pinned)
         found = self._rewriter.write(memory, batches, verdict, way)
-        self.kept = self.kept.least(Kept(int(way["held"][0]), kept_marker(batches, what, rules)))
+        self.kept = self.kept.least(FirstKept(int(way["held"][0]), kept_marker(batches, what, rules)))
         return Cleaned(found.kept, len(data), found.tally), int(batches["last_offset"][-1])
 
 

@@ -36,7 +36,7 @@ from lithify.datasets.kafka.cleaning.kept_indexes import index_of, run_of
 from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
 from lithify.datasets.kafka.cleaning.retention import (
     NO_OFFSETS,
-    Kept,
+    FirstKept,
     LastRecord,
     Rules,
     dropped,
@@ -395,25 +395,25 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
     return movements.result(Output(written.key, written.size_bytes), rows)
 
 
-def put_kept(own: ObjectStore, plan: str, kept: Kept) -> None:
+def put_kept(own: ObjectStore, plan: str, kept: FirstKept) -> None:
     """Write what a group kept only because of the thresholds next to its plan, if there is anything."""
-    if kept != Kept():
+    if kept != FirstKept():
         own.put(plan + _KEPT_SUFFIX, json.dumps([kept.tombstone, kept.marker]).encode())
 
 
-def get_kept(own: ObjectStore, folder: str) -> Kept:
+def get_kept(own: ObjectStore, folder: str) -> FirstKept:
     """Return what all groups of a round kept; raise `CorruptObject` if it does not decode."""
-    found = Kept()
+    found = FirstKept()
     for meta in own.list(folder):
         if meta.key.endswith(_KEPT_SUFFIX):
             found = found.least(_decoded_kept(own.get(meta.key), meta.key))
     return found
 
 
-def _decoded_kept(data: bytes, key: str) -> Kept:
+def _decoded_kept(data: bytes, key: str) -> FirstKept:
     try:
         tombstone, marker = json.loads(data)
-        return Kept(whole_number(tombstone, most=_MOST), whole_number(marker, most=_MOST))
+        return FirstKept(whole_number(tombstone, most=_MOST), whole_number(marker, most=_MOST))
     except UNDECODABLE as error:
         raise CorruptObject(key, f"does not decode: {error}") from error
 
