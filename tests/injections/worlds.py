@@ -24,6 +24,7 @@ from tests.web.dashboards import page_of, shown
 
 DATASET = "DATASET"
 FLEET = "FLEET"
+PATTERN = "PATTERN"
 GROUP = "GROUP"
 
 
@@ -34,7 +35,7 @@ class Copy:
     root: Path
     """Everything below may be changed."""
     names: dict[str, str]
-    """What stands for `DATASET`, `FLEET` and `GROUP` in commands."""
+    """What stands for `DATASET`, `FLEET`, `PATTERN` and `GROUP` in commands."""
     options: tuple[str, ...] = ()
     """Of every command."""
 
@@ -47,7 +48,7 @@ class World(Protocol):
 
     @property
     def commands(self) -> Sequence[str]:
-        """Each with `DATASET`, `FLEET` or `GROUP` for the URL."""
+        """Each with `DATASET`, `FLEET`, `PATTERN` or `GROUP` for a URL."""
         ...
 
     def make(self, place: Path) -> None:
@@ -229,7 +230,7 @@ class Fleets:
         "fleet coordinator FLEET",
         "fleet worker FLEET",
         "fleet wake FLEET DATASET",
-        "fleet take-over FLEET DATASET",
+        "fleet take-over FLEET PATTERN",
         "queue list FLEET",
         "queue list --json FLEET",
         "queue info FLEET default",
@@ -254,7 +255,12 @@ class Fleets:
     def of(self, place: Path) -> Copy:
         root = place / "it"
         return Copy(
-            root / "fleet", {FLEET: str(root / "fleet"), DATASET: str(root / "tenants" / "red" / "db")}
+            root / "fleet",
+            {
+                FLEET: str(root / "fleet"),
+                DATASET: str(root / "tenants" / "red" / "db"),
+                PATTERN: str(root / "tenants" / "*" / "db"),
+            },
         )
 
     def pages(self, copy: Copy) -> Iterator[tuple[str, str]]:
