@@ -25,7 +25,6 @@ from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import Fenced, Refused
 from lithify.base.ids import Ids, RandomIds
 from lithify.base.jsonvalues import whole_number
-from lithify.coordination.holds import checked_name
 from lithify.coordination.thresholds import MAX_POSITION
 from lithify.datasets.waiting import command_waiting
 from lithify.views.blocks import Shown
@@ -58,7 +57,7 @@ class Group:
     def init(self, members: Sequence[str]) -> Shown:
         """Create the group. `members` are the names of its copies: nothing is removed in any copy before each
         of them has joined and reported. Raise `Refused` if there is another group, or no name."""
-        names = _names(members)
+        names = arguments.texts("members", members)
         if not names:
             raise Refused(
                 "name the copies of the group, all that exist: --members eu,us,ap; for one copy, --members eu"
@@ -68,7 +67,7 @@ class Group:
     def expect(self, members: Sequence[str]) -> Shown:
         """Wait for more copies, and return the group. From now on nothing is removed until they have joined,
         so they can be copied meanwhile, each from a member to its end."""
-        names = _names(members)
+        names = arguments.texts("members", members)
         if not names:
             raise Refused("name the copies to wait for")
         return show_group(self.url, self._files.expect(names))
@@ -123,7 +122,3 @@ class Group:
             except Fenced:
                 continue  # another process published at the same time
         return self.show()
-
-
-def _names(members: Sequence[str]) -> list[str]:
-    return [checked_name(name) for name in arguments.texts("members", members)]

@@ -26,7 +26,7 @@ from lithify.base.events import Event
 from lithify.fleet.catalog.model import Catalog
 from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load
 from lithify.observe.metrics import Metrics
-from lithify.planning.fleet.overdue import NEAR_PART
+from lithify.planning.fleet.overdue import is_near_limit
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits
 from lithify.protocol.backlog import Backlog
 from lithify.store.metered import RequestOutcome, Verb
@@ -62,7 +62,7 @@ class FleetMetrics:
 
     def saw_backlog(self, url: str, backlogs: Collection[Backlog]) -> None:
         """Show the backlog of a dataset while it is hot; one that is near its limit is hot."""
-        is_near = any(0 < one.limit * NEAR_PART <= one.waiting for one in backlogs)
+        is_near = any(is_near_limit(one.waiting, one.limit) for one in backlogs)
         if self._keeps_hot(url) if is_near else self._is_hot(url):
             self._of_datasets.saw_backlog(url, backlogs)
 

@@ -50,7 +50,7 @@ from lithify.datasets.iceberg.documents import LEDGERS
 from lithify.datasets.iceberg.format.footers import Footers
 from lithify.datasets.iceberg.format.lineage import Lineage, former_roots
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
-from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN
+from lithify.datasets.iceberg.format.manifest_scan import id_of
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.format.time_column import find_axis
@@ -342,7 +342,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
 
         refused = refused_parts(table.metadata, wanted, self.url, check)
         branch = wanted or MAIN_BRANCH if terms is None else terms.branch
-        column_id = NO_COLUMN if terms is None or terms.column is None else terms.column.field_id
+        column_id = id_of(None if terms is None else terms.column)
         _, listing = both(
             partial(self._check_lineage, table),
             lambda: read_listing(table, branch, self._cache, column_id),

@@ -23,9 +23,14 @@ ABANDONED_S = 60.0
 NEAR_PART = 0.75
 
 
+def is_near_limit(waiting: int, limit: int) -> bool:
+    """Return whether so many waiting are near the number at which the writer stalls; 0 if that is unknown."""
+    return 0 < limit * NEAR_PART <= waiting
+
+
 @dataclass(frozen=True, slots=True)
 class UnitBacklog:
-    """What waits in a unit."""
+    """The backlog of a unit."""
 
     unit: str
     waiting: int
@@ -36,7 +41,7 @@ class UnitBacklog:
 
     @property
     def is_near_limit(self) -> bool:
-        return 0 < self.limit * NEAR_PART <= self.waiting
+        return is_near_limit(self.waiting, self.limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.format.floats import float_columns, without_uncounted
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
-from lithify.datasets.iceberg.format.manifests import ContentKey, key_of
+from lithify.datasets.iceberg.format.manifests import ContentKey, first_row_id, key_of
 from lithify.datasets.iceberg.format.partitions import place_of
 from lithify.datasets.iceberg.format.publish import MAX_TRIES, Uncommitted, discard, publish, tries
 from lithify.datasets.iceberg.format.replace import (
@@ -57,7 +57,6 @@ from lithify.datasets.iceberg.format.replace import (
     obsolete_deletes,
     write,
 )
-from lithify.datasets.iceberg.format.row_ids import first_row_id
 from lithify.datasets.iceberg.io.catalogs import load_table
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
 

@@ -11,9 +11,8 @@ from pyiceberg.types import NestedField
 
 from lithify.datasets.iceberg.compaction.task import SourceFile, without_statistics
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
-from lithify.datasets.iceberg.deletes.vectors import vector_offset
 from lithify.datasets.iceberg.format.listing import Listing
-from lithify.datasets.iceberg.format.row_ids import first_row_id
+from lithify.datasets.iceberg.format.manifests import ContentKey, first_row_id, key_of
 from lithify.datasets.iceberg.model import TimeRange
 from lithify.planning.timeline.model import Interval, TimelineFile
 
@@ -26,8 +25,7 @@ class Sources:
         self._listing = listing
         self._column = column
         self._positions = positions
-        self._files: dict[tuple[str, int | None], DataFile] = {}
-        """By path, and offset of a deletion vector."""
+        self._files: dict[ContentKey, DataFile] = {}
         self._equality: dict[str, EqualityDelete] = {}
 
     def of(self, files: Sequence[TimelineFile], part: TimeRange) -> tuple[SourceFile, ...]:
@@ -35,13 +33,7 @@ class Sources:
         found = []
         for file in files if part.inputs is None else files[slice(*part.inputs)]:
             entry = self._listing.data[file.id]
-            is_inside: bool | None = None
-            if part.inputs is not None:
-                is_inside = True if entry.data_file.record_count else None
-            else:
-                may_have_nulls = _may_have_nulls(entry.data_file, self._column)
-                if _meets(file, part) or (part.with_nulls and may_have_nulls):
-                    is_inside = _lies_inside(file, part) and (part.with_nulls or not may_have_nulls)
+            is_inside = self._is_inside(file, entry.data_file, part)
             if is_inside is not None:
                 deletes = sorted(self._listing.deletes_of(entry), key=lambda d: d.file_path)
                 slim_deletes = tuple(map(self._without_statistics, deletes))
@@ -57,6 +49,15 @@ class Sources:
                     )
                 )
         return tuple(found)
+
+    def _is_inside(self, file: TimelineFile, data_file: DataFile, part: TimeRange) -> bool | None:
+        """Return whether all rows of a file are of the range; `None` if none is."""
+        if part.inputs is not None:
+            return True if data_file.record_count else None
+        may_have_nulls = _may_have_nulls(data_file, self._column)
+        if _meets(file, part) or (part.with_nulls and may_have_nulls):
+            return _lies_inside(file, part) and (part.with_nulls or not may_have_nulls)
+        return None
 
     def equality_deletes(self, sources: Sequence[SourceFile]) -> tuple[EqualityDelete, ...]:
         """Return the equality delete files that apply to any of the sources, which belong to one partition:
@@ -75,7 +76,7 @@ class Sources:
         return known
 
     def _without_statistics(self, file: DataFile) -> DataFile:
-        key = file.file_path, vector_offset(file)
+        key = key_of(file)
         known = self._files.get(key)
         if known is None:
             known = self._files[key] = without_statistics(file)

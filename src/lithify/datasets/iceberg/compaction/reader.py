@@ -59,7 +59,8 @@ class RangeReader:
         """The schema of the outputs: the table's, with the identity of rows if they have one, and with column
         names as in files."""
         plain: pa.Schema = schema_to_pyarrow(self.file_schema, include_field_ids=True)
-        shorter = [pa.schema(list(plain)[:-ROW_ID_COLUMNS])] if task.has_row_ids else []
+        self._has_row_ids = task.has_row_ids
+        shorter = [pa.schema(list(plain)[:-ROW_ID_COLUMNS])] if self._has_row_ids else []
         self._stored = [one for schema in (plain, *shorter) for one in (schema, with_small_offsets(schema))]
         """The schemas in which Arrow may read a file that needs no projection."""
         repeating = frozenset(task.repeating)
@@ -137,7 +138,7 @@ class RangeReader:
         keep: npt.NDArray[np.bool_] | None = None,
     ) -> pa.RecordBatch:
         """Return rows with their identity. They are at `start` in their file, and only those of `keep`."""
-        if not self._task.has_row_ids:
+        if not self._has_row_ids:
             return rows
         count = rows.num_rows if keep is None else len(keep)
         positions = np.arange(start, start + count)

@@ -31,7 +31,7 @@ from lithify.datasets.iceberg.compaction.support_checks import Refusals, table_n
 from lithify.datasets.iceberg.deletes.equality_deletes import NO_BURDEN, Burden
 from lithify.datasets.iceberg.format.footers import Footers
 from lithify.datasets.iceberg.format.listing import Listing
-from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN
+from lithify.datasets.iceberg.format.manifest_scan import id_of
 from lithify.datasets.iceberg.format.ownership import parse_name
 from lithify.datasets.iceberg.format.partitions import Place, partition_paths, place_of
 from lithify.datasets.iceberg.format.replace import data_file_of
@@ -214,8 +214,7 @@ class _Drawn:
     def read_footers(self, footers: Footers) -> None:
         """Read times missing in manifests, and other facts that only the files contain."""
         schema = self._table.metadata.schema()
-        column_id = NO_COLUMN if self._column is None else self._column.field_id
-        found = footers.read(self._table.io, self._asked, schema, column_id, self._names)
+        found = footers.read(self._table.io, self._asked, schema, id_of(self._column), self._names)
         for path, footer in found.items():
             file, times = self.files[path], footer.times
             if footer.unfit is not None:

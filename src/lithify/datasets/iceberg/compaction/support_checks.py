@@ -15,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV2, TableMetada
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 
 from lithify.base.errors import CorruptObject, Refused, Unsupported
+from lithify.datasets.iceberg.deletes.position_deletes import READABLE
 from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES
 from lithify.datasets.iceberg.format.bloom_filters import without_filters
 from lithify.datasets.iceberg.format.columns import why_opaque
@@ -45,7 +46,7 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
             f"{url}: Lithify cannot write format version {metadata.format_version}, and a rewrite would "
             "lose the identity of the rows; only versions 1 and 2 are supported"
         )
-    if any(key.startswith("encryption.") for key in properties_of(metadata)):
+    if _is_encrypted(metadata):
         raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
     written = properties_of(metadata).get("write.format.default", "parquet")
     if written.lower() != "parquet":
@@ -85,8 +86,12 @@ def check_deletes(metadata: TableMetadata, branch: str | None, url: str) -> str:
     return branch
 
 
+def _is_encrypted(metadata: TableMetadata) -> bool:
+    return any(key.startswith("encryption.") for key in properties_of(metadata))
+
+
 def _check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    if any(key.startswith("encryption.") for key in properties_of(metadata)):
+    if _is_encrypted(metadata):
         raise Unsupported(
             f"{url}: the table is encrypted, and rewritten metadata and delete files would not be; this is "
             "not supported"
@@ -105,7 +110,7 @@ def check_deletable(metadata: TableMetadata, url: str) -> None:
             "certain which files such a table needs, so it expires and removes nothing; versions 1, 2 and 3 "
             "are supported"
         )
-    if version > 2 and any(key.startswith("encryption.") for key in properties_of(metadata)):
+    if version > 2 and _is_encrypted(metadata):
         raise Unsupported(
             f"{url}: the table is encrypted, so it cannot be known which files it needs, and nothing is "
             "expired or removed; this is not supported"
@@ -203,10 +208,6 @@ def _branch(metadata: TableMetadata, wanted: str | None, url: str) -> str:
     return branches[0] if branches else MAIN_BRANCH
 
 
-_READABLE_DELETES = (FileFormat.PARQUET, FileFormat.ORC)
-"""The formats of delete files of format version 2 that PyIceberg can read."""
-
-
 class Refusals:
     """The reasons to refuse a table's files."""
 
@@ -249,7 +250,7 @@ class Refusals:
             if is_vector(delete):
                 if content_bytes(delete) > MAX_VECTOR_BYTES:
                     return f"have a deletion vector of more than {MAX_VECTOR_BYTES // (1024 * 1024)} MiB"
-            elif delete.file_format not in _READABLE_DELETES:
+            elif delete.file_format not in READABLE:
                 return f"have position deletes in the format {delete.file_format.value}, not Parquet"
         if data_file.spec_id in self._gone:
             return f"are partitioned by a column that was dropped (partition spec {data_file.spec_id})"

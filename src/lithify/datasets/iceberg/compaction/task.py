@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
@@ -19,14 +19,13 @@ from lithify.coordination.sidecar import Reporting
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.format import nano_defaults as nano_defaults
 from lithify.datasets.iceberg.format.columns import stored_schema
-from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
+from lithify.datasets.iceberg.format.manifests import FILE_FIELDS
 from lithify.datasets.iceberg.format.row_ids import with_row_ids
 from lithify.datasets.iceberg.format.table_properties import writing_properties
 from lithify.datasets.iceberg.model import Output, TimeRange
 
 MIB = 1024 * 1024
-_FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
-_READ = frozenset(map(_FILE_FIELDS.index, (134, 100, 101, 102, 103, 104, 143, 144, 145)))
+_READ = frozenset(map(FILE_FIELDS.index, (134, 100, 101, 102, 103, 104, 143, 144, 145)))
 """The places of the fields that reading needs: content, path, format, partition, rows, size, and a deletion
 vector's data file and place."""
 DEFAULT_BUFFER_BYTES = 512 * MIB
@@ -152,7 +151,7 @@ def slim(metadata: TableMetadata, configured: Mapping[str, Any]) -> TableMetadat
 def without_statistics(file: DataFile) -> DataFile:
     """Return a data or delete file with only the fields that reading needs."""
     values = file._data
-    kept = (values[n] if n in _READ and n < len(values) else None for n in range(len(_FILE_FIELDS)))
+    kept = (values[n] if n in _READ and n < len(values) else None for n in range(len(FILE_FIELDS)))
     slim_file = DataFile(*kept)
     slim_file.spec_id = file.spec_id
     return slim_file

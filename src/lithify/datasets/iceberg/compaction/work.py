@@ -29,7 +29,7 @@ from lithify.datasets.iceberg.compaction.dictionary_columns import repeating_col
 from lithify.datasets.iceberg.compaction.split import split, split_packs
 from lithify.datasets.iceberg.compaction.task import RewriteBatch, RewriteTask, SourceFile, slim
 from lithify.datasets.iceberg.format.listing import Listing
-from lithify.datasets.iceberg.format.manifest_scan import NO_COLUMN
+from lithify.datasets.iceberg.format.manifest_scan import id_of
 from lithify.datasets.iceberg.format.ownership import data_prefix, mark_of
 from lithify.datasets.iceberg.format.sorting import sort_fields
 from lithify.datasets.iceberg.model import ChunkSpec, SpecPart, TimeRange, WorkRange
@@ -164,7 +164,7 @@ class Work:
             sources=sources,
             range=one,
             spec_id=part.lane.spec_id,
-            time_field_id=NO_COLUMN if terms.column is None else terms.column.field_id,
+            time_field_id=id_of(terms.column),
             sort_order_id=terms.spec.sort_order_id,
             target_bytes=terms.target_bytes,
             buffer_bytes=terms.buffer_bytes,

@@ -37,6 +37,8 @@ from lithify.datasets.iceberg.format.statistics import column_sizes, split_offse
 from lithify.datasets.iceberg.format.write_options import WriteOptions
 from lithify.datasets.iceberg.io.prefetch import DataPath, PrefetchExtent
 
+READABLE = (FileFormat.PARQUET, FileFormat.ORC)
+"""The formats of delete files that can be read."""
 MAX_READERS = 8
 """The number of delete files that are read concurrently."""
 POSITION_FIELD_ID = 2147483545

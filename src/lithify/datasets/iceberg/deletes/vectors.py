@@ -21,13 +21,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table.puffin import PuffinBlobMetadata
 from pyiceberg.typedef import Record
 from pyroaring import BitMap64
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, is_vector, referenced_data_file
+from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, referenced_data_file, vector_place
 from lithify.datasets.iceberg.format.puffin import PuffinReader, PuffinWriter
 
 MAX_VECTOR_BYTES = 256 * 1024 * 1024
@@ -43,16 +43,8 @@ _CARDINALITY: Final = "cardinality"
 _POSITION_FIELD_ID: Final = 2147483645
 """The field of a row's position, which the footer names for a vector."""
 _ADDED_AT_ONCE = 1 << 20
-_FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
-_OFFSET, _SIZE = _FILE_FIELDS.index(144), _FILE_FIELDS.index(145)
 
 Positions = npt.NDArray[np.int64]
-
-
-def vector_offset(file: DataFile) -> int | None:
-    """Return the place of a deletion vector in its file; `None` for other files."""
-    offset: int | None = file[_OFFSET] if is_vector(file) else None
-    return offset
 
 
 class DeletionVector:
@@ -126,7 +118,7 @@ class VectorReader:
     def read(self, entry: DataFile, data_path: str, rows: int) -> DeletionVector:
         """Return the vector that this manifest entry describes, for a data file with this number of rows.
         Raise `CorruptObject` if it deletes other rows than the entry states, or may for another reader."""
-        offset, size_bytes = entry[_OFFSET], entry[_SIZE]
+        offset, size_bytes = vector_place(entry)
         if type(offset) is not int or type(size_bytes) is not int:
             raise CorruptObject(self._path, f"has a deletion vector of {size_bytes} bytes at {offset}")
         most_bytes = min(MAX_VECTOR_BYTES, _BYTES_AT_LEAST + rows // _ROWS_PER_BYTE)

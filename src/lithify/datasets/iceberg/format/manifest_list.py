@@ -33,7 +33,7 @@ MAX_ROW_ID = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class RowIds:
+class AssignedIds:
     """The row ids that a snapshot assigns."""
 
     first: int
@@ -46,7 +46,7 @@ class WrittenList:
     """A manifest list that was written for a commit."""
 
     path: str
-    row_ids: RowIds | None
+    row_ids: AssignedIds | None
     """`None` before format version 3."""
 
 
@@ -70,7 +70,7 @@ def write_list(
     first = next_row_id(metadata)
     with _ListWriter(output, snapshot_id, parent_snapshot_id, number, first) as of_version_3:
         of_version_3.add_manifests(copies)
-    return WrittenList(output.location, RowIds(first, of_version_3.next_row_id - first))
+    return WrittenList(output.location, AssignedIds(first, of_version_3.next_row_id - first))
 
 
 def next_row_id(metadata: TableMetadataV3) -> int:

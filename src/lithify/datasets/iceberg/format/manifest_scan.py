@@ -41,15 +41,16 @@ from pyiceberg.avro.reader import (
 )
 from pyiceberg.avro.resolver import EnumReader
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.typedef import Record
+from pyiceberg.types import NestedField
 
 from lithify.base.errors import CorruptObject
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.avro_file import BoundedDecoder
 from lithify.datasets.iceberg.format.fetching import fetched_manifests
-from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION, MAX_SCHEMAS, entries_in, entry_reader
+from lithify.datasets.iceberg.format.manifests import FILE_FIELDS, MAX_SCHEMAS, entries_in, entry_reader
 from lithify.datasets.iceberg.kernel.layout import (
     ARGUMENT,
     BEGIN,
@@ -70,7 +71,14 @@ AT_ONCE = 500
 """Entries that are decoded together."""
 NO_COLUMN = 0
 """An id that no column has."""
-_PLACES = {field.field_id: n for n, field in enumerate(DATA_FILE_TYPE[ENTRY_VERSION].fields)}
+
+
+def id_of(column: NestedField | None) -> int:
+    """Return the column's id; `NO_COLUMN` without one."""
+    return NO_COLUMN if column is None else column.field_id
+
+
+_PLACES = {field_id: n for n, field_id in enumerate(FILE_FIELDS)}
 _OF_COLUMN = {_PLACES[field_id] for field_id in (110, 125, 128)}
 """Null counts, lower and upper bounds: maps by column id."""
 _PASSED_OVER = {_PLACES[field_id] for field_id in (108, 109, 137, 132)}

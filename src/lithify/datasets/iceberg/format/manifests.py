@@ -59,13 +59,14 @@ from lithify.datasets.iceberg.format.avro_file import (
 ENTRY_VERSION: Final = 3
 """The format version of the fields that entries and their data files have in memory; those that a manifest
 does not have are null."""
-_FILE_FIELDS = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields]
-_REFERENCED = _FILE_FIELDS.index(143)
-_OFFSET = _FILE_FIELDS.index(144)
-_CONTENT_SIZE = _FILE_FIELDS.index(145)
-_FIRST_ROW_ID = _FILE_FIELDS.index(142)
-_PARTITION = _FILE_FIELDS.index(102)
-_CHECKED = itemgetter(*(_FILE_FIELDS.index(field) for field in (134, 100, 103, 104)))
+FILE_FIELDS: Final = tuple(field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields)
+"""The ids of the fields of data files in memory, in order."""
+_REFERENCED = FILE_FIELDS.index(143)
+_OFFSET = FILE_FIELDS.index(144)
+_CONTENT_SIZE = FILE_FIELDS.index(145)
+_FIRST_ROW_ID = FILE_FIELDS.index(142)
+_PARTITION = FILE_FIELDS.index(102)
+_CHECKED = itemgetter(*(FILE_FIELDS.index(field) for field in (134, 100, 103, 104)))
 """Content, path, number of rows, size in bytes."""
 _STATUSES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED)
 _COUNTS = (504, 505, 506, 512, 513, 514)
@@ -316,6 +317,18 @@ ContentKey: TypeAlias = str | tuple[str, int]
 def key_of(file: DataFile) -> ContentKey:
     """Return the identity of an entry's content."""
     return (file.file_path, file._data[_OFFSET]) if is_vector(file) else file.file_path
+
+
+def vector_place(file: DataFile) -> tuple[Any, Any]:
+    """Return the offset and the size of a deletion vector in its file, as its entry states them."""
+    return file._data[_OFFSET], file._data[_CONTENT_SIZE]
+
+
+def first_row_id(file: DataFile) -> int | None:
+    """Return the first row id of a data file of a listing; `None` if it has none."""
+    values = file._data
+    found: int | None = values[_FIRST_ROW_ID] if len(values) > _FIRST_ROW_ID else None
+    return found
 
 
 def content_bytes(file: DataFile) -> int:

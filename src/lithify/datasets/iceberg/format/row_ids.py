@@ -17,26 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from lithify.base.errors import Unsupported
-from lithify.datasets.iceberg.format.manifests import ENTRY_VERSION
 
 ROW_ID: Final = NestedField(2147483540, "_row_id", LongType(), required=False)
 LAST_UPDATED: Final = NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False)
 ROW_ID_COLUMNS: Final = 2
-_FIRST_ROW_ID = [field.field_id for field in DATA_FILE_TYPE[ENTRY_VERSION].fields].index(142)
 
 Positions = npt.NDArray[np.int64]
-
-
-def first_row_id(file: DataFile) -> int | None:
-    """Return the first row id of a data file of a listing; `None` if it has none."""
-    values = file._data
-    found: int | None = values[_FIRST_ROW_ID] if len(values) > _FIRST_ROW_ID else None
-    return found
 
 
 def check_names(schema: Schema, url: str) -> None:

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 
 from lithify.datasets.iceberg.compaction.task import SourceFile, without_statistics
 from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
+from lithify.datasets.iceberg.deletes.position_deletes import READABLE
 from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
 from lithify.datasets.iceberg.format.listing import Listing
 from lithify.datasets.iceberg.format.manifests import (
@@ -30,12 +31,12 @@ from lithify.datasets.iceberg.format.manifests import (
     content_bytes,
     is_vector,
     key_of,
+    vector_place,
 )
 from lithify.datasets.iceberg.format.replace import Added, Replacement, obsolete_deletes
 
 MIN_LIVE_PERCENT = 50
 """A Puffin file with less than this share of its bytes in live vectors is rewritten."""
-_READABLE = (FileFormat.PARQUET, FileFormat.ORC)
 
 
 @dataclass(slots=True)
@@ -124,9 +125,8 @@ def _mostly_dead(listing: Listing) -> set[ContentKey]:
 
 def _has_dead(vectors: list[DataFile]) -> bool:
     """Return whether a Puffin file has vectors that are not live: their bytes lie between others."""
-    places = sorted((file._data[-2], content_bytes(file)) for file in vectors)
     end = _MAGIC_BYTES
-    for offset, size_bytes in places:
+    for offset, size_bytes in sorted(map(vector_place, vectors)):
         if offset != end:
             return True
         end = offset + size_bytes
@@ -147,6 +147,6 @@ def _can_rewrite(
     return all(
         key_of(file) not in listing.repeated
         and file.key_metadata is None
-        and (is_vector(file) or file.file_format in _READABLE)
+        and (is_vector(file) or file.file_format in READABLE)
         for file in deletes
     )

@@ -69,7 +69,7 @@ class Cleaner:
         self._after = after
         self._rewriter = Rewriter()
         self.kept = FirstKept()
-        """What stays in the chunks so far only because of the thresholds."""
+        """The first records that stay in the chunks so far only because of the thresholds."""
 
     def cleaned(
         self, pieces: Iterable[tuple[str, bytes | memoryview]], *, bite_bytes: int = PASS_BYTES
