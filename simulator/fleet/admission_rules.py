@@ -295,5 +295,5 @@ class JudgedChoice(HintChoice):
         super().lost(hint, now_ms)
 
     def _is_counted(self, hint: ClaimOffer) -> bool:
-        """An offer made while nobody was idle is for all at once, so all but one may lose it."""
+        """An offer made while no worker was idle is for all at once, so all but one may lose it."""
         return hint.idle_workers > 0 and self._may_lose(hint.url)

@@ -207,7 +207,7 @@ class Judge:
         if process is not None and (plan.is_idle or (self.is_quiet and plan.is_healthy)):
             raise self.fail(rules.IDLE, f"{process.name} writes {key}")
         if part.startswith("index/"):
-            if process is None:  # the program that writes names was faster than who takes its version back
+            if process is None:  # the writer published again before its version was taken back
                 self._strays.discard(f"{key.rpartition('/')[0]}/{_number(key) - 1:020}.json")
             self._follows(facts, "index", part)
             self._changed(process, place, facts, decode(data, key))
@@ -565,12 +565,12 @@ class Judge:
                 raise self.fail(rules.CARED, f"{place.plan.name} was last cared for at {last_ms} ms")
 
     def check_told(self) -> None:
-        """What owners that are gone have left is told, and nothing else is."""
+        """Datasets whose owner is gone are reported, and no others."""
         alive = [seen.says for seen in self._world.files.members.listed() if seen.is_alive]
         told = {one.url for says in alive if says is not None for one in says.overdue if one.elsewhere}
         wanted = {place.url for place in self._world.places.values() if place.plan.is_foreign}
         if told != wanted:
-            raise self.fail(rules.TOLD, f"{sorted(told)} are told to be elsewhere, not {sorted(wanted)}")
+            raise self.fail(rules.TOLD, f"{sorted(told)} are reported as elsewhere, not {sorted(wanted)}")
 
     def check_anew(self) -> None:
         """What was written to another dataset was taken back."""

@@ -18,7 +18,7 @@
 | GONE       | in the end those that nobody needs are gone                                                |
 | SURVIVES   | nothing that is wrong with a dataset, or the store, ends a coordinator or a worker         |
 | ANEW       | a dataset that was made anew is worked on, and nothing of the one before stays in its place |
-| TOLD       | what is wanted and coordinated elsewhere is told, and nothing else is                      |
+| TOLD       | datasets with wanted work that is coordinated elsewhere are reported, and no others are    |
 | FENCED     | no owner that is alive is fenced                                                           |
 | CARED      | garbage and history of every dataset, idle ones too, are cared for again and again         |
 | LEFT       | in the end nobody leads anything, and no board has a hint                                  |
@@ -62,7 +62,7 @@ NEEDED = "no catalog goes that somebody needs"
 GONE = "catalogs that nobody needs go"
 SURVIVES = "nothing ends a coordinator or a worker"
 ANEW = "a dataset that was made anew is another one"
-TOLD = "what is wanted and coordinated elsewhere is told, and nothing else"
+TOLD = "datasets with wanted work that is coordinated elsewhere are reported, and no others"
 FENCED = "an owner that is alive is not fenced"
 CARED = "every dataset is cared for again and again"
 LEFT = "nothing is left over"

@@ -62,8 +62,8 @@ _WOKEN_SHARE = 0.5
 _UNSETTLED_MS = 180_000
 """By the end of it all know who has come and gone."""
 _TOLD_MS = 420_000
-"""The longest pause between two polls, the pause of a dataset that is elsewhere, and the patience before what
-stands is told."""
+"""The longest pause between two polls, the pause of a dataset that is elsewhere, and the patience before
+overdue work is reported."""
 _REST_MS = round(REST_S * 1_000) + 60_000
 
 
@@ -193,7 +193,7 @@ def _pause(world: World, judge: Judge) -> None:
 
 
 def _check_told(world: World, judge: Judge) -> None:
-    """The work of owners that are gone is told, and then taken over as soon as somebody asks for it."""
+    """The work of owners that are gone is reported, and taken over once that was requested."""
     foreign = [place for place in world.places.values() if place.plan.is_foreign]
     for place in foreign:
         place.add(0, MAX_SOURCES)

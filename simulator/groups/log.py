@@ -72,7 +72,7 @@ class Log:
 
 
 def reported(log: Log) -> PartitionStanding:
-    """What a copy reports of what it has: with the keys of all its rows."""
+    """The report of a copy about its records, with the keys of all of them."""
     sample = {record.offset: int(record.key[1:]) for record in log.records if record.is_row}
     return replace(log.standing, sample=sample)
 
@@ -125,8 +125,8 @@ def without_tombstones(rows: Mapping[str, Record]) -> dict[str, str]:
 
 def fetched(source: Log, begin: int, most: int, resolved: int = 0) -> tuple[tuple[Record, ...], int]:
     """Up to so many records of `source` from `begin` on, and how far they reach; more if they would end
-    within a transaction below `resolved`, the own mark. How long what says that something is gone has stood
-    in the source does not matter to who copies it."""
+    within a transaction below `resolved`, the own mark. The age of tombstones and markers in the source does
+    not matter to the copy."""
     there = [replace(record, horizon_ms=None) for record in source.records if record.offset >= begin]
     ends = {offset: marker.offset for offset, marker in markers(source.records).items() if offset >= begin}
     while most < len(there):

@@ -292,7 +292,7 @@ def test_a_newer_format_is_refused(world: World) -> None:
 
 
 def test_the_first_format_is_read_and_continued(world: World) -> None:
-    """Its members and thresholds stay; it expects nobody, and nobody has reported markers."""
+    """Its members and thresholds stay; it expects no member, and none has reported markers."""
     before = {
         "format": 1,
         "epoch": 1,

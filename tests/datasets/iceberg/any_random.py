@@ -70,7 +70,7 @@ REFUSALS = {
     "no time": r"data: the time column is ambiguous \(no timestamp and no date column\)",
     "transformed sort order": "data: the sort order uses the transform",
 }
-"""What Lithify refuses today: the part of maintenance, and its reason. This list may only shrink."""
+"""The parts of maintenance that Lithify refuses today, with the reasons. This list may only shrink."""
 
 PARTS = ("data", "deletes", "manifests", "expiry", "orphans", "files", "all")
 STEPS = 6
@@ -108,7 +108,7 @@ def a_lake(folder: Path) -> Iterator[Lake]:
 
 @dataclass
 class Before:
-    """What must not change by what Lithify does."""
+    """The state that no operation of Lithify may change."""
 
     location: str
     schema: Schema
@@ -883,7 +883,7 @@ def main() -> None:
 
 
 def print_coverage(totals: Counter[str]) -> None:
-    """What happened, and which refusals never did."""
+    """The operations that were played, and the refusals that never occurred."""
     for name, number in sorted(totals.items()):
         print(f"  {number:8,} {name}")
     for name in REFUSALS:

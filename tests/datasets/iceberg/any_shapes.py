@@ -69,7 +69,7 @@ PROPERTIES = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What a table is when it is made."""
+    """The shape of a new table."""
 
     version: int
     upgrades: tuple[int, ...]

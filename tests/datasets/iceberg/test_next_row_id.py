@@ -44,7 +44,7 @@ SEEDS = 12
 
 
 class LosingCatalog(ClosedCatalog, SqlCatalog):
-    """Loses the next answer when it is told to."""
+    """Loses the next answer on request."""
 
     loses: str = ""
 
