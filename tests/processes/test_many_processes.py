@@ -6,6 +6,8 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lithify.testing.s3 import Outage
 from tests.processes.outages import outlive, subjects
 
