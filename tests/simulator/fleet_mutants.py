@@ -305,6 +305,7 @@ MUTANTS = (
         (rules.LOST,),
         ((task_publisher, "meant_for", lambda *_: {}), (hints, "STEP_MS", 0)),
         first_seed=5_159,
+        is_long=True,
     ),
     Mutant(
         "what is urgent has it all, for ever",
