@@ -56,7 +56,11 @@ def told(value: str) -> str:
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
-    return "–" if not at_ms else f"{text.duration(max(now_ms - at_ms, 0))} ago"
+    return "–" if not at_ms else f"{age_of(at_ms, now_ms)} ago"
+
+
+def age_of(at_ms: int, now_ms: int) -> str:
+    return text.duration(max(now_ms - at_ms, 0))
 
 
 def moment(at_ms: int | None) -> str:
@@ -96,7 +100,7 @@ def _environment() -> Environment:
         "moment": moment,
         "share": share,
     }
-    made.globals |= {"ago": ago, "draw": draw, "max_shown": text.MAX_SHOWN}
+    made.globals |= {"ago": ago, "age_of": age_of, "draw": draw, "max_shown": text.MAX_SHOWN}
     made.tests |= {"alarm": is_alarm}
     return made
 

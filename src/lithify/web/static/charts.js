@@ -24,7 +24,7 @@
   function chart(place, title, times, values, unit, width) {
     const axis = { stroke: ink, grid: { stroke: "#8888", width: 0.5 }, ticks: { stroke: "#8888" } };
     const options = {
-      title,
+      title: `${title} (${unit})`,
       width,
       height: 200,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "UTC"),
@@ -32,6 +32,7 @@
         { label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
         { label: unit, stroke: "#4b8bd4", fill: "#4b8bd433", points: { show: true, size: 5 } },
       ],
+      scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.05 : 1] } }, // from zero
       axes: [{ ...axis, space: 150, values: labels(moment) }, { ...axis, size: 64, values: labels(number) }],
     };
     drawn.push(new uPlot(options, [times, values], place));
