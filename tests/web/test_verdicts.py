@@ -160,7 +160,9 @@ def test_an_operators_eight_questions_are_answered_within_two_clicks(tmp_path: P
     url = write_database(tmp_path / "db")
     with lithify.open(url, engine=InlineEngine(), clock=ManualClock(NOW_MS - 120_000)) as opened:
         opened.compact(full=True, take_over=True)
-    held = Retained(Past(12, NOW_MS - 86_400_000, 5_000_000), (Needed(NOW_MS, "hold of ann", NOW_MS - 3_600_000),))
+    held = Retained(
+        Past(12, NOW_MS - 86_400_000, 5_000_000), (Needed(NOW_MS, "hold of ann", NOW_MS - 3_600_000),)
+    )
     found = status(
         failures=(FAILURE,), compactions=(compaction(),), retained=held, url=url,
         backlog=backlog_of(url, waiting=2, stall_ms=90_000),
@@ -169,10 +171,14 @@ def test_an_operators_eight_questions_are_answered_within_two_clicks(tmp_path: P
         home, dataset = follow(client, "/"), follow(client, "/", url)
         history, failures = (follow(client, "/", url, words) for words in ("the last commits", "Failures"))
     for page in (home, dataset):
-        assert "Compaction SA14XX of root was given up after 3 attempts: <b>out</b> of memory" in page, "what, why"
+        assert "Compaction SA14XX of root was given up after 3 attempts: <b>out</b> of memory" in page, (
+            "what, why"
+        )
         assert "since 2023-11-14 20:13:20 UTC" in page, "since when"
         assert f"lithify retry {url} SA14XX" in page, "what next"
-    assert "<b>out</b> of memory mend the cause that the reason names, then retry it" in failures, "why, what next"
+    assert "<b>out</b> of memory mend the cause that the reason names, then retry it" in failures, (
+        "why, what next"
+    )
     assert "Running compactions end in about 10s." in dataset, "how long"
     assert "The writer stalls in 1m 30s if nothing is compacted." in dataset, "how long"
     assert "Who holds history" in dataset
@@ -230,7 +236,7 @@ def test_the_first_page_counts_sorts_and_filters(tmp_path: Path) -> None:
         for wrong in ({"state": "<x>"}, {"sort": "x"}, {"kind": "é"}):
             assert len(listed(client, **wrong)) == 5, "an unknown value filters nothing"
         saved = client.get("/datasets", params={"state": "well", "sort": "work", "q": "s3"}).text
-        assert '<option selected>well</option>' in saved
+        assert "<option selected>well</option>" in saved
         assert 'value="work" selected' in saved
 
 

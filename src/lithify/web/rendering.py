@@ -21,7 +21,7 @@ from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
 from lithify.views.levels_picture import draw_levels
 from lithify.views.picture import Picture, svg
-from lithify.views.timeline_picture import draw_timeline
+from lithify.views.timeline_picture import draw_heat, draw_timeline
 from lithify.views.timeline_tables import timeline_tables
 
 MAX_TEXT_CHARS = 2000
@@ -128,10 +128,13 @@ def _render_block(block: Block, with_tables: bool) -> Markup:
         case Levels():
             return Markup('<figure class="wide" tabindex="0">{}</figure>').format(draw(draw_levels(block)))
         case Timeline():
-            picture = draw(draw_timeline(block.plan, block.calendar, block.words))
-            figure = Markup('<figure class="wide" tabindex="0">{}</figure>').format(picture)
-            tables = timeline_tables(block.plan, block.calendar, block.words) if with_tables else ()
-            return Markup("\n").join([figure, *(_render("table", table) for table in tables)])
+            given = block.plan, block.calendar, block.words
+            pictures = [found for found in (draw_heat(*given), draw_timeline(*given)) if found is not None]
+            figures = [
+                Markup('<figure class="wide" tabindex="0">{}</figure>').format(draw(p)) for p in pictures
+            ]
+            tables = timeline_tables(*given) if with_tables else ()
+            return Markup("\n").join([*figures, *(_render("table", table) for table in tables)])
 
 
 def _render(macro: str, block: Table | Lines) -> Markup:

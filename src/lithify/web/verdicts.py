@@ -105,7 +105,9 @@ def outlook(found: Status, pace: float | None) -> tuple[str, ...]:
     running = [c.remaining_ms for c in found.compactions if c.state is CompactionState.RUNNING]
     known = [left for left in running if left is not None]
     if running:
-        end = f"in about {text.duration(max(known))}" if known else "at a time that is unknown until bytes move"
+        end = (
+            f"in about {text.duration(max(known))}" if known else "at a time that is unknown until bytes move"
+        )
         rest = f"; {len(running) - len(known)} more are unknown" if 0 < len(known) < len(running) else ""
         said.append(f"Running compactions end {end}{rest}.")
     if waiting := work_bytes(found):
