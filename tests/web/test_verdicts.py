@@ -61,7 +61,7 @@ FAILING: dict[str, dict[str, Any]] = {
     "a failure": {"failures": (FAILURE,)},
     "a stall": {"backlog": (Backlog("root", 8, 8, 0),)},
     "a silent worker": {"compactions": (compaction(is_stale=True),)},
-    "a lost coordinator": {"coordinator": CoordinatorStatus(Presence.LOST, 3, "x", NOW_MS - 60_000), "plan": WORK},
+    "a lost coordinator": {"coordinator": CoordinatorStatus(Presence.LOST, 3, "x", NOW_MS - 1), "plan": WORK},
     "no coordinator": {"coordinator": CoordinatorStatus(Presence.STOPPED, 3), "compactions": (compaction(),)},
     "stuck": {"plan": Plan(stuck=("one file is encrypted",))},
     "lost records": {"retained": Retained(Past(1, NOW_MS, 0), lost="the hold x")},
@@ -171,14 +171,12 @@ def test_an_operators_eight_questions_are_answered_within_two_clicks(tmp_path: P
         home, dataset = follow(client, "/"), follow(client, "/", url)
         history, failures = (follow(client, "/", url, words) for words in ("the last commits", "Failures"))
     for page in (home, dataset):
-        assert "Compaction SA14XX of root was given up after 3 attempts: <b>out</b> of memory" in page, (
-            "what, why"
-        )
+        what = "Compaction SA14XX of root was given up after 3 attempts: <b>out</b> of memory"
+        assert what in page, "what is wrong, and why"
         assert "since 2023-11-14 20:13:20 UTC" in page, "since when"
         assert f"lithify retry {url} SA14XX" in page, "what next"
-    assert "<b>out</b> of memory mend the cause that the reason names, then retry it" in failures, (
-        "why, what next"
-    )
+    assert "<b>out</b> of memory" in failures, "why"
+    assert "mend the cause that the reason names, then retry it" in failures, "what next"
     assert "Running compactions end in about 10s." in dataset, "how long"
     assert "The writer stalls in 1m 30s if nothing is compacted." in dataset, "how long"
     assert "Who holds history" in dataset
@@ -266,7 +264,8 @@ def fleet_status(at_ms: int) -> FleetStatus:
     """One worker with two slots, of which one runs; the coordinator's tenants have work."""
     catalog = first_catalog("Q1")
     waiting = Amounts(running=1, waiting=3, waiting_bytes=3_000_000, backlog_ms=120_000, waits=Waits())
-    worker = FleetMember("worker-1", FleetRole.WORKER, "h", "1", 1, load={"Q1": Load(2, 1_000_000, tenants={"red": Amounts(running=1)})})  # fmt: skip
+    works = Load(2, 1_000_000, tenants={"red": Amounts(running=1)})
+    worker = FleetMember("worker-1", FleetRole.WORKER, "h", "1", 1, load={"Q1": works})
     leader = FleetMember(
         "coordinator-1", FleetRole.COORDINATOR, "h", "1", 1, datasets=2,
         load={"Q1": Load(tenants={"red": replace(waiting, running=0)})},

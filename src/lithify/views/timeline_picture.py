@@ -120,7 +120,9 @@ def draw_heat(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS
             shapes.append(Box(left, top, width - gap, _HEAT_ROW - 2, planned.status.value, deep, told))
     height = len(cells) * _HEAT_ROW
     shapes += _draw_axis(axis, calendar, height)
-    title = f"{len(cells)} of {len(groups):,} groups over time, up to {size(most)} a {calendar.granularity.value}"
+    title = (
+        f"{len(cells)} of {len(groups):,} groups by time, up to {size(most)} a {calendar.granularity.value}"
+    )
     if any(len(chunks) > MAX_CELLS for _, chunks in groups[:MAX_HEAT_GROUPS]):
         title += f"; the newest {MAX_CELLS} of each"
     meanings = {s.value: f"{s.value} (deeper: more bytes)" for s in DeletesStatus if plan.totals[s].chunks}

@@ -19,8 +19,8 @@ from lithify import __version__
 from lithify.base.errors import LithifyError, Refused, StoreUnavailable
 from lithify.base.jsonvalues import UNDECODABLE
 from lithify.observe.secrets import concealed
-from lithify.web.actions import ACTIONS, act
 from lithify.views.documents import plain
+from lithify.web.actions import ACTIONS, act
 from lithify.web.dashboard import ATTENTION, KINDS, SORTS, Dashboard, PageRequest, asked_of_list
 from lithify.web.facts import FLEET, HISTORY, LIST, PLAN, STATUS, Rendered
 from lithify.web.readers import CachedPart, PagePart

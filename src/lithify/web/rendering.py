@@ -126,15 +126,17 @@ def _render_block(block: Block, with_tables: bool) -> Markup:
         case Lines():
             return _render("lines", block)
         case Levels():
-            return Markup('<figure class="wide" tabindex="0">{}</figure>').format(draw(draw_levels(block)))
+            return _figure(draw_levels(block))
         case Timeline():
             given = block.plan, block.calendar, block.words
             pictures = [found for found in (draw_heat(*given), draw_timeline(*given)) if found is not None]
-            figures = [
-                Markup('<figure class="wide" tabindex="0">{}</figure>').format(draw(p)) for p in pictures
-            ]
+            figures = [_figure(picture) for picture in pictures]
             tables = timeline_tables(*given) if with_tables else ()
             return Markup("\n").join([*figures, *(_render("table", table) for table in tables)])
+
+
+def _figure(picture: Picture) -> Markup:
+    return Markup('<figure class="wide" tabindex="0">{}</figure>').format(draw(picture))
 
 
 def _render(macro: str, block: Table | Lines) -> Markup:

@@ -100,7 +100,7 @@ def work_bytes(found: Status) -> int:
 
 
 def outlook(found: Status, pace: float | None) -> tuple[str, ...]:
-    """Return how long things take, one sentence for each; `pace` is the last commit's, in bytes per second."""
+    """Return how long things take, one sentence for each; `pace` is the last commit's, in bytes a second."""
     said = []
     running = [c.remaining_ms for c in found.compactions if c.state is CompactionState.RUNNING]
     known = [left for left in running if left is not None]
