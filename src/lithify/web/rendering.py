@@ -74,6 +74,11 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
 
 
+def is_command(value: str) -> bool:
+    """Return whether an advice is one command, to copy as it is."""
+    return value.startswith("lithify ") and not any(sign in value for sign in ";,`")
+
+
 def is_alarm(value: object) -> bool:
     return isinstance(value, Alarm)
 
@@ -101,7 +106,7 @@ def _environment() -> Environment:
         "share": share,
     }
     made.globals |= {"ago": ago, "age_of": age_of, "draw": draw, "max_shown": text.MAX_SHOWN}
-    made.tests |= {"alarm": is_alarm}
+    made.tests |= {"alarm": is_alarm, "command": is_command}
     return made
 
 
