@@ -282,7 +282,8 @@ class Dashboard:
 
     def _unread(self, url: str, rules: Rules) -> Known:
         rule = rules.get(url)
-        return Known(url, None if rule is None else rule.tenant_of(url))
+        self._known[url] = Known(url, None if rule is None else rule.tenant_of(url))
+        return self._known[url]
 
     async def _rules(self) -> tuple[Rules, str]:
         """Return the datasets of the fleet, and what is wrong with them."""
