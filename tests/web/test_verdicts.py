@@ -140,7 +140,7 @@ def opened_with(found: Callable[[str], Status]) -> Callable[[str], lithify.api.c
     return open_given
 
 
-def backlog_of(url: str, **given: int) -> tuple[Backlog, ...]:
+def backlog_of(url: str, **given: Any) -> tuple[Backlog, ...]:
     """The backlog of a database, changed."""
     with lithify.open(url) as opened:
         return tuple(replace(one, **given) for one in opened.status().backlog)
@@ -188,15 +188,13 @@ def test_an_operators_eight_questions_are_answered_within_two_clicks(tmp_path: P
 
 def test_the_first_page_counts_sorts_and_filters(tmp_path: Path) -> None:
     url = write_database(tmp_path / "db")
-    statuses = {
-        name: status(url=url, **given)
-        for name, given in {
-            "well": {},
-            "busy": {"compactions": (compaction(),)},
-            "bad": {"failures": (FAILURE,)},
-            "full": {"backlog": backlog_of(url, waiting=7)},
-        }.items()
+    cases: dict[str, dict[str, Any]] = {
+        "well": {},
+        "busy": {"compactions": (compaction(),)},
+        "bad": {"failures": (FAILURE,)},
+        "full": {"backlog": backlog_of(url, waiting=7)},
     }
+    statuses = {name: status(url=url, **given) for name, given in cases.items()}
     names, url_of_all = {f"s3://b/{name}": name for name in (*statuses, "away")}, url
 
     class Given(lithify.api.client.Dataset):

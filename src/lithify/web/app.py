@@ -49,7 +49,7 @@ from lithify.web.dashboard import (
     PageRequest,
     asked_of_list,
 )
-from lithify.web.facts import Rendered, figures_of, pace_of
+from lithify.web.facts import Rendered, figures_of, pace_of, summary_of
 from lithify.web.guard import COOKIE, COOKIE_S, Guard, is_same, sealed
 from lithify.web.readers import CachedPart
 from lithify.web.rendering import render
@@ -132,17 +132,17 @@ class Pages:
         shown = first.value if first is not None else None
         facts = shown.facts if isinstance(shown, Rendered) else None
         second = seen[1].value if len(seen) > 1 and seen[1] is not None else None
-        given: dict[str, Any] = {
+        of_tab: dict[str, dict[str, Any]] = {
             "dataset": {"status_html": shown and shown.html, "plan_html": second.facts if second else None},
             "running": {"bars": draw_bars, "shown_most": SHOWN_COMPACTIONS},
             "plan": {"plan_html": shown and shown.html},
-            "history": {"history_html": shown and shown.html},
+            "history": {"history_html": shown and shown.html, "totals": facts},
             "failures": {"advice": advice},
-        }[tab or "dataset"]
-        if tab == "history":
-            given["totals"] = facts
+        }
+        given = of_tab[tab or "dataset"]
         if isinstance(facts, Status):
-            given |= {"found": facts, "s": known.summary, "outlook": outlook(facts, pace_of(known.last))}
+            summary = known.summary or summary_of(url, facts)
+            given |= {"found": facts, "s": summary, "outlook": outlook(facts, pace_of(known.last))}
         return self._page(
             request,
             f"{tab or 'dataset'}.html",

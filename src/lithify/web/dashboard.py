@@ -90,9 +90,9 @@ class ListQuery:
     sort: str = ""
     page: int = 1
 
-    def path(self, **changes: str | int) -> str:
+    def path(self, *, page: int = 1, **changes: Any) -> str:
         """Return the path of the query, changed; without a new page, of its first page."""
-        changed = replace(self, **{"page": 1, **changes})
+        changed = replace(self, page=page, **changes)
         given = {name: getattr(changed, name) for name in ("q", "state", "kind", "tenant", "sort")}
         asked = {name: value for name, value in given.items() if value}
         if changed.page > 1:
@@ -165,12 +165,12 @@ class Listed:
 
     def failing_tenants(self) -> list[tuple[str, int, int]]:
         """Return the tenants with failing or unreadable datasets, and how many, the most first."""
-        found = {one.tenant: [0, 0] for one in self.everything if one.tenant}
+        found: dict[str, list[int]] = {one.tenant: [0, 0] for one in self.everything if one.tenant}
         for one in self.everything:
             if one.tenant:
                 found[one.tenant][0] += one.verdict.level is Level.FAILING
                 found[one.tenant][1] += one.verdict.level is Level.UNREADABLE
-        bad = [(tenant, *counts) for tenant, counts in found.items() if any(counts)]
+        bad = [(tenant, failing, away) for tenant, (failing, away) in found.items() if failing or away]
         return sorted(bad, key=lambda one: (-one[1], -one[2], one[0]))
 
 
