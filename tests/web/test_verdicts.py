@@ -28,7 +28,7 @@ from lithify.protocol.status import Status
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.watermarks.model import Needed
-from lithify.web.verdicts import Level, judge, outlook
+from lithify.web.verdicts import DatasetLevel, judge, outlook
 from tests.web.dashboards import NOW_MS, read, shown, write_database
 from tests.web.test_pages import compaction
 
@@ -48,12 +48,16 @@ def status(**given: Any) -> Status:
 
 def test_a_dataset_without_work_is_well() -> None:
     verdict = judge(URL, status())
-    assert (verdict.level, verdict.says, verdict.concerns) == (Level.WELL, "Nothing has to be done.", ())
+    assert (verdict.level, verdict.says, verdict.concerns) == (
+        DatasetLevel.WELL,
+        "Nothing has to be done.",
+        (),
+    )
 
 
 def test_work_under_way_is_working() -> None:
     verdict = judge(URL, status(compactions=(compaction(),), plan=WORK))
-    assert verdict.level is Level.WORKING
+    assert verdict.level is DatasetLevel.WORKING
     assert verdict.says == "1 compaction under way and 1 compaction waiting, 6.5 MB left to read."
     assert not verdict.concerns
 
@@ -75,7 +79,7 @@ def test_a_failing_dataset_never_looks_healthy(name: str) -> None:
     given = FAILING[name]
     for more in ({}, {"compactions": (*given.get("compactions", ()), compaction(id="0" * 26))}):
         verdict = judge(URL, status(**{**given, **more}))
-        assert verdict.level is Level.FAILING
+        assert verdict.level is DatasetLevel.FAILING
         first = verdict.concerns[0]
         assert first.is_problem
         assert first.do
@@ -96,12 +100,12 @@ WARNED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", WARNED)
 def test_a_warning_is_a_concern_of_any_level(name: str) -> None:
     verdict = judge(URL, status(**WARNED[name]))
-    assert verdict.level is not Level.FAILING
+    assert verdict.level is not DatasetLevel.FAILING
     assert [concern.is_problem for concern in verdict.concerns] == [False]
 
 
 def test_a_cancelled_compaction_is_no_concern() -> None:
-    assert judge(URL, status(failures=(replace(FAILURE, is_cancelled=True),))).level is Level.WELL
+    assert judge(URL, status(failures=(replace(FAILURE, is_cancelled=True),))).level is DatasetLevel.WELL
 
 
 def test_commands_can_be_pasted_and_name_the_fleet() -> None:

@@ -25,7 +25,7 @@ from lithify.web.dashboard import ATTENTION, KINDS, SORTS, Dashboard, PageReques
 from lithify.web.facts import FLEET, HISTORY, LIST, PLAN, STATUS, Rendered
 from lithify.web.readers import CachedPart, PagePart
 from lithify.web.rendering import clean
-from lithify.web.verdicts import Level
+from lithify.web.verdicts import DatasetLevel
 
 PATIENCE_S = 20.0
 PARTS: dict[str, PagePart] = {part.name: part for part in (STATUS, PLAN, HISTORY)}
@@ -75,7 +75,7 @@ class Api:
             }
             for one in listed.shown
         ]
-        counts = {level.value: listed.count(level) for level in Level}
+        counts = {level.value: listed.count(level) for level in DatasetLevel}
         return _json(
             clean(
                 {
@@ -248,7 +248,7 @@ _LIST_PARAMETERS = [
         "name": "state",
         "in": "query",
         "description": "Only datasets of this level; `attention`: all with a concern",
-        "schema": {"type": "string", "enum": [*map(str, Level), ATTENTION]},
+        "schema": {"type": "string", "enum": [*map(str, DatasetLevel), ATTENTION]},
     },
     {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(KINDS)}},
     {"name": "tenant", "in": "query", "schema": {"type": "string"}},

@@ -54,7 +54,7 @@ from lithify.web.guard import COOKIE, COOKIE_S, Guard, is_same, sealed
 from lithify.web.readers import CachedPart
 from lithify.web.rendering import render
 from lithify.web.streams import Streams
-from lithify.web.verdicts import Level, advice, outlook
+from lithify.web.verdicts import DatasetLevel, advice, outlook
 
 WRONG_TOKEN_S = 1.0
 SHOWN_COMPACTIONS = 50
@@ -107,7 +107,7 @@ class Pages:
             findings=await self._findings() if is_home else [],
             shown_most=SHOWN_CONCERNS,
             query=query,
-            levels=Level,
+            levels=DatasetLevel,
             kinds=KINDS,
             sorts=SORTS,
             tenants=sorted({one.tenant for one in listed.everything if one.tenant}),

@@ -39,7 +39,7 @@ from lithify.web.facts import (
     summary_of,
 )
 from lithify.web.readers import CachedPart, PagePart, PageReaders, PageSource
-from lithify.web.verdicts import UNREAD, Level, Verdict, unreadable
+from lithify.web.verdicts import UNREAD, DatasetLevel, DatasetVerdict, unreadable
 
 PER_PAGE = 100
 MAX_QUERY_CHARS = 200
@@ -84,7 +84,7 @@ class ListQuery:
     q: str = ""
     """A text that URLs contain, ignoring case."""
     state: str = ""
-    """A `Level`, or `attention` for all with a concern."""
+    """A `DatasetLevel`, or `attention` for all with a concern."""
     kind: str = ""
     tenant: str = ""
     sort: str = ""
@@ -108,7 +108,7 @@ class Known:
     tenant: str | None = None
     summary: Summary | None = None
     """`None` if it was never read."""
-    verdict: Verdict = UNREAD
+    verdict: DatasetVerdict = UNREAD
     error: str = ""
     read_ms: int = 0
     """The time of these facts; 0 for none."""
@@ -160,7 +160,7 @@ class Listed:
         """The datasets with concerns, the most severe first."""
         return sorted((one for one in self.everything if one.needs_attention), key=_severity)
 
-    def count(self, level: Level) -> int:
+    def count(self, level: DatasetLevel) -> int:
         return sum(one.verdict.level is level for one in self.everything)
 
     def failing_tenants(self) -> list[tuple[str, int, int]]:
@@ -168,8 +168,8 @@ class Listed:
         found: dict[str, list[int]] = {one.tenant: [0, 0] for one in self.everything if one.tenant}
         for one in self.everything:
             if one.tenant:
-                found[one.tenant][0] += one.verdict.level is Level.FAILING
-                found[one.tenant][1] += one.verdict.level is Level.UNREADABLE
+                found[one.tenant][0] += one.verdict.level is DatasetLevel.FAILING
+                found[one.tenant][1] += one.verdict.level is DatasetLevel.UNREADABLE
         bad = [(tenant, failing, away) for tenant, (failing, away) in found.items() if failing or away]
         return sorted(bad, key=lambda one: (-one[1], -one[2], one[0]))
 
@@ -381,7 +381,7 @@ def asked_of_list(query: Mapping[str, list[str]]) -> ListQuery:
     number, state, kind, sort = given("page") or "1", given("state"), given("kind"), given("sort")
     return ListQuery(
         q=given("q"),
-        state=state if state in (*Level, ATTENTION) else "",
+        state=state if state in (*DatasetLevel, ATTENTION) else "",
         kind=kind if kind in KINDS else "",
         tenant=given("tenant"),
         sort=sort if sort in SORTS else "",
@@ -407,7 +407,7 @@ def _matches(one: Known, query: ListQuery) -> bool:
 
 
 def _severity(one: Known) -> tuple[int, bool, str]:
-    return list(Level).index(one.verdict.level), not one.needs_attention, one.url
+    return list(DatasetLevel).index(one.verdict.level), not one.needs_attention, one.url
 
 
 def _fullness(one: Known) -> float:

@@ -33,7 +33,7 @@ from lithify.protocol.model import CompactionState
 from lithify.views.blocks import Levels, Shown, Timeline
 from lithify.web.readers import PagePart, ReadPart
 from lithify.web.rendering import clean, render_blocks
-from lithify.web.verdicts import Verdict, judge, work_bytes
+from lithify.web.verdicts import DatasetVerdict, judge, work_bytes
 
 HISTORY_LAST = 50
 """The command's default."""
@@ -48,7 +48,7 @@ class Summary:
 
     url: str
     level: str
-    """One of `Level`."""
+    """One of `DatasetLevel`."""
     state: str
     """One or two words."""
     coordinator: str
@@ -65,7 +65,7 @@ class Summary:
     failures: int
     work_bytes: int
     """Bytes that running and waiting compactions have still to read."""
-    verdict: Verdict
+    verdict: DatasetVerdict
     at_ms: int
 
 

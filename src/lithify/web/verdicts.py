@@ -31,7 +31,7 @@ MAX_FAILURES = 5
 """Failures that are concerns of their own; the others are counted."""
 
 
-class Level(StrEnum):
+class DatasetLevel(StrEnum):
     """A dataset's level, the most severe first."""
 
     FAILING = "failing"
@@ -57,17 +57,17 @@ class Concern:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DatasetVerdict:
     """The judgement of a dataset."""
 
-    level: Level
+    level: DatasetLevel
     says: str
     """One sentence."""
     concerns: tuple[Concern, ...] = ()
     """Problems first."""
 
 
-UNREAD = Verdict(Level.UNREAD, "It has not been read yet.")
+UNREAD = DatasetVerdict(DatasetLevel.UNREAD, "It has not been read yet.")
 
 
 def command(*words: str) -> str:
@@ -75,22 +75,24 @@ def command(*words: str) -> str:
     return shlex.join(("lithify", *words))
 
 
-def unreadable(url: str, error: str, read_ms: int) -> Verdict:
+def unreadable(url: str, error: str, read_ms: int) -> DatasetVerdict:
     """Return the verdict about a dataset whose last read failed; `read_ms` is the last successful one, 0 for
     none."""
     do = "check that it exists, that its store answers, and that this process may read it"
     concern = Concern(True, f"It cannot be read: {error}", do, command("doctor", url), read_ms or None)
-    return Verdict(Level.UNREADABLE, concern.says, (concern,))
+    return DatasetVerdict(DatasetLevel.UNREADABLE, concern.says, (concern,))
 
 
-def judge(url: str, found: Status, *, of_fleet: str = "") -> Verdict:
+def judge(url: str, found: Status, *, of_fleet: str = "") -> DatasetVerdict:
     """Judge a status. `of_fleet` is the URL of the fleet that coordinates the dataset; empty if none does."""
     concerns = tuple(sorted(_concerns(url, found, of_fleet), key=lambda concern: not concern.is_problem))
     if concerns and concerns[0].is_problem:
-        return Verdict(Level.FAILING, concerns[0].says, concerns)
+        return DatasetVerdict(DatasetLevel.FAILING, concerns[0].says, concerns)
     if found.compactions or found.plan.proposals:
-        return Verdict(Level.WORKING, f"{_work(found)}.", concerns)
-    return Verdict(Level.WELL, concerns[0].says if concerns else "Nothing has to be done.", concerns)
+        return DatasetVerdict(DatasetLevel.WORKING, f"{_work(found)}.", concerns)
+    return DatasetVerdict(
+        DatasetLevel.WELL, concerns[0].says if concerns else "Nothing has to be done.", concerns
+    )
 
 
 def work_bytes(found: Status) -> int:
