@@ -104,7 +104,7 @@ class Pages:
             json_path="/api/datasets" + (f"?{request.url.query}" if request.url.query else ""),
             listed=listed,
             attention=listed.attention if is_home else [],
-            findings=await self._findings() if is_home else [],
+            findings=self._findings() if is_home else [],
             shown_most=SHOWN_CONCERNS,
             query=query,
             levels=DatasetLevel,
@@ -114,9 +114,9 @@ class Pages:
             first=(listed.page - 1) * PER_PAGE + 1,
         )
 
-    async def _findings(self) -> list[Finding]:
+    def _findings(self) -> list[Finding]:
         """Return what an operator should know of the fleet, problems first."""
-        facts, problems, rules = await self._dashboard.fleet_facts()
+        facts, problems, rules = self._dashboard.fleet_facts()
         if facts is None:
             return []
         found = [f for f in check_fleet(facts.status, rules, problems) if f.severity is not Severity.OK]
@@ -174,7 +174,7 @@ class Pages:
             json_path="/api/fleet",
             html=None if shown is None else shown.html,
             figures=None if shown is None else figures_of(shown.facts.status),
-            findings=await self._findings(),
+            findings=self._findings(),
             failing=listed.failing_tenants(),
             queues=[] if shown is None else list(shown.facts.queues),
             error="" if seen is None else seen.error,

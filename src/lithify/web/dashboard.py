@@ -299,13 +299,11 @@ class Dashboard:
             self._of_fleet = rules, {id_of(url): url for url in rules}
         return rules, seen.error or seen.value.says
 
-    async def fleet_facts(self) -> tuple[FleetFacts | None, Mapping[str, LithifyError], Rules]:
+    def fleet_facts(self) -> tuple[FleetFacts | None, Mapping[str, LithifyError], Rules]:
         """Return the cached state of the fleet and of its datasets; `None` and empty if there is none."""
         if self.fleet is None:
             return None, {}, {}
-        fleet, datasets = await self._readers.look(
-            [(self.fleet_source, FLEET), (self.fleet_source, DATASETS)], 0.0
-        )
+        fleet, datasets = self.fleet_source.known(FLEET), self.fleet_source.known(DATASETS)
         status = fleet.value.facts if fleet is not None and fleet.value is not None else None
         found = datasets.value if datasets is not None else None
         return status, found.problems if found is not None else {}, found.rules if found is not None else {}

@@ -212,7 +212,7 @@ class PageReaders:
         age_s = len(wanted) / LOOKS_PER_S
         begun = [source.look(part, self._slots, age_s) for source, part in wanted]
         tasks = {task for task in begun if task is not None}
-        if tasks:
+        if tasks and patience_s:
             await asyncio.wait(tasks, timeout=patience_s)
         return [source.known(part) for source, part in wanted]
 

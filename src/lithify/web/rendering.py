@@ -113,6 +113,12 @@ def _environment() -> Environment:
 _ENVIRONMENT = _environment()
 
 
+def warm_up() -> None:
+    """Compile the templates of the first page, so that it does not wait for that."""
+    for name in ("page.html", "blocks.html", "overview.html"):
+        _ENVIRONMENT.get_template(name)
+
+
 def render(template: str, **given: Any) -> str:
     return _ENVIRONMENT.get_template(template).render(**given)
 
