@@ -28,6 +28,7 @@ from lithify.protocol.status import Status
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
 from lithify.watermarks.model import Needed
+from lithify.web.dashboard import ListQuery
 from lithify.web.verdicts import DatasetLevel, judge, outlook
 from tests.web.dashboards import NOW_MS, read, shown, write_database
 from tests.web.test_pages import compaction
@@ -302,3 +303,4 @@ def test_a_fleets_page_says_what_is_left_how_long_and_how_old_that_is(
         for html in (home, page):
             assert "s3://b/&lt;i&gt;x&lt;/i&gt; is quarantined: it is &lt;b&gt;damaged" in html
         assert "s3://b/one/db" in follow(client, "/fleet", "red")
+    assert ListQuery().path(tenant="\udcff&x") == "/datasets?tenant=%3F%26x", "any text can be linked to"

@@ -176,6 +176,7 @@ class Pages:
             figures=None if shown is None else figures_of(shown.facts.status),
             findings=self._findings(),
             failing=listed.failing_tenants(),
+            list_path=ListQuery().path,
             queues=[] if shown is None else list(shown.facts.queues),
             error="" if seen is None else seen.error,
         )

@@ -97,7 +97,7 @@ class ListQuery:
         asked = {name: value for name, value in given.items() if value}
         if changed.page > 1:
             asked["page"] = str(changed.page)
-        return "/datasets" + (f"?{urlencode(asked)}" if asked else "")
+        return "/datasets" + (f"?{urlencode(asked, errors='replace')}" if asked else "")
 
 
 @dataclass(frozen=True, slots=True)
