@@ -9,7 +9,12 @@
     const chars = step < 1 ? 23 : step < 60 ? 19 : 16;
     return new Date(seconds * 1000).toISOString().slice(0, chars).replace("T", " ");
   };
-  const number = (value, step = 1) => value.toFixed(Math.min(12, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))));
+  const number = (value, step = 1) => {
+    const isRound = (scaled) => Math.abs(scaled - Math.round(scaled)) <= scaled * 1e-6;
+    let digits = 0;
+    while (digits < 12 && !isRound(step * 10 ** digits)) digits += 1;
+    return value.toFixed(digits);
+  };
   const labels = (write) => (_, values) =>
     values.map((value) => write(value, values.length > 1 ? values[1] - values[0] : undefined));
 
