@@ -17,9 +17,9 @@ from lithify.planning.timeline.calendar import MAX_US, MIN_US, Calendar, Granula
 from lithify.planning.timeline.model import ActiveTask, ChunkBucket, Interval, TimelineFile, TimelinePlan
 from lithify.planning.timeline.plan import plan, remember
 from lithify.planning.timeline.state import deferred
-from lithify.views.picture import svg
+from lithify.views.picture import Box, svg
 from lithify.views.timeline import MAX_ROWS, print_timeline, timeline_json
-from lithify.views.timeline_picture import MAX_FILES, MAX_GROUPS, draw_timeline, save_picture
+from lithify.views.timeline_picture import MAX_FILES, MAX_GROUPS, draw_heat, draw_timeline, save_picture
 from tests.planning.timeline.timelines import DAY_US, NOW_US, POLICY, day, file, small_files
 
 EACH = replace(POLICY, max_task_bytes=1)
@@ -199,6 +199,22 @@ def test_the_picture_says_what_its_colours_mean_and_when_it_is() -> None:
         assert said in shown, said
     assert "(Asia/Tokyo)" in shown
     assert ">1970-01-01<" in shown, "with the year"
+
+
+def test_a_heat_map_has_a_row_for_each_partition_and_a_cell_for_each_day() -> None:
+    """Deeper where more bytes are; a table of one group has none."""
+    assert draw_heat(plan(CHAIN, EACH, NOW_US), CALENDAR) is None
+    files = [replace(f, id=f"{g}-{f.id}", group=g) for g in ("eu <1>", "us") for f in small_files(1, 2)]
+    files += [replace(f, id=f"late-{f.id}", group="us") for f in small_files(2, 4)]
+    found = draw_heat(plan(files, EACH, NOW_US), CALENDAR)
+    assert found is not None
+    cells = [shape for shape in found.shapes if isinstance(shape, Box) and shape.title]
+    assert sorted(cell.title.partition(":")[0] for cell in cells) == [
+        "eu <1>, 1970-01-02", "us, 1970-01-02", "us, 1970-01-03",
+    ]  # fmt: skip
+    assert len({cell.top for cell in cells}) == 2
+    assert max(cells, key=lambda cell: cell.opacity).title.startswith("us, 1970-01-03")
+    assert "eu &lt;1&gt;" in svg(found)
 
 
 def test_the_axis_keeps_to_midnight_when_the_clock_is_changed() -> None:

@@ -56,7 +56,11 @@ def shown(
     clock = clock if clock is not None else ManualClock(NOW_MS)
     dashboard = Dashboard(urls, open_dataset, fleet, clock, acted_on=acted_on)
     client = TestClient(application(dashboard, token), base_url="http://localhost", follow_redirects=False)
-    with client, patch("lithify.web.dashboard.FIRST_PATIENCE_S", PATIENCE_S):
+    with (
+        client,
+        patch("lithify.web.dashboard.FIRST_PATIENCE_S", PATIENCE_S),
+        patch("lithify.web.dashboard.PATIENCE_S", 6 * PATIENCE_S),
+    ):
         yield client
 
 

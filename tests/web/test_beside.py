@@ -39,7 +39,7 @@ from tests.compacting import dataset_at
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.datasets.kafka.test_commands import make_log
 from tests.judge.official import Put, open_db
-from tests.web.dashboards import BEARER, NOW_MS, ORIGIN, TOKEN, page_of, shown, write_database
+from tests.web.dashboards import BEARER, NOW_MS, ORIGIN, TOKEN, page_of, read, shown, write_database
 
 LIMIT_S = 110.0  # the first one on a machine compiles the kernel
 TABLE = "iceberg://lake/db.events"
@@ -305,6 +305,25 @@ def test_a_running_compaction_is_as_far_as_its_worker_has_looked(tmp_path: Path)
     dataset.journal.clear(Ulid(compaction))
     (found,) = watched.status().compactions
     assert found.done_bytes == 0
+
+
+def test_facts_of_an_earlier_poll_are_shown_with_their_age(tmp_path: Path) -> None:
+    url, clock = write_database(tmp_path / "db"), ManualClock(NOW_MS)
+    shared = DatasetMirror(url, clock)
+
+    def watched(wanted: str) -> Dataset:
+        return Dataset(wanted, settled(None), clock=clock, state_of=shared.state, commits=shared.newest)
+
+    with shown([url], open_dataset=watched, clock=clock) as client:
+        assert "1 of 1 are not read yet" in read(client.get("/").text).text, "it is not called unreadable"
+        dataset = dataset_at(tmp_path / "db")
+        dataset.observers.add(shared)
+        dataset.glance()
+        clock.advance_s(300)
+        assert "5m before this page was made" in read(client.get(page_of(url)).text).text
+        clock.advance_s(300)
+        dataset.glance()
+        assert "before this page was made" not in client.get(page_of(url)).text
 
 
 def test_before_it_was_read_and_after_it_is_another_processs_that_is_said(tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ WIDE, NARROW = {"width": 1200, "height": 900}, {"width": 390, "height": 800}
 LOOKS = [("light", WIDE), ("dark", WIDE), ("light", NARROW), ("dark", NARROW)]
 PAGES = ("fleet", "queue", "overview", "table", "table-plan", "log", "database", *filter(None, TABS))
 CUT = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
-TARGETS = """[...document.querySelectorAll('a[href], button, input:not([type=hidden]), [tabindex="0"]')]
-    .filter(e => e.checkVisibility())"""
+TARGETS = """[...document.querySelectorAll(
+    'a[href], button, select, input:not([type=hidden]), [tabindex="0"]')].filter(e => e.checkVisibility())"""
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +349,7 @@ def test_charts_follow_the_colours_of_the_machine(page: Any, where: str, databas
 def test_without_scripts_everything_is_there(browser: Any, where: str, database: str) -> None:
     pages = opened(browser, where, java_script_enabled=False)
     found = next(pages)
-    found.get_by_role("link", name=database).click()
+    found.get_by_role("link", name=database).first.click()
     found.wait_for_selector("svg[role=img]")
     found.get_by_role("link", name="History").click()
     found.wait_for_selector("caption:has-text('Commits')")

@@ -324,7 +324,7 @@ def test_running_shows_a_bar_for_each_range_the_rate_and_the_worker(database: st
 
 def test_a_silent_worker_is_an_alarm(database: str) -> None:
     with shown([database], open_dataset=with_compactions(compaction(is_stale=True))) as client:
-        assert '<td data-name="state" class="alarm">worker silent' in client.get("/").text
+        assert '<span class="state failing">failing</span> worker silent' in client.get("/").text
 
 
 def test_bars_of_very_many_ranges_share() -> None:

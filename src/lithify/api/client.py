@@ -53,6 +53,7 @@ from lithify.datasets.status_view import show_status
 from lithify.datasets.waiting import command_waiting
 from lithify.engine.ports import Engine
 from lithify.mirror.commit_view import show_commits
+from lithify.mirror.dataset_mirror import MirroredState
 from lithify.observe.progress import Totals
 from lithify.protocol.model import CompactionState
 from lithify.protocol.status import CompactionStatus, Status
@@ -302,6 +303,12 @@ class Dataset:
         stall."""
         timeout_ms = self._config.service.worker_heartbeat_timeout_ms
         return status(self._dataset, self._clock, timeout_ms, self._state_of(self._dataset))
+
+    def read_ms(self) -> int | None:
+        """Return when the displayed state was read, in milliseconds of this machine's clock, if a service
+        has read it before; `None` if it is read when it is displayed."""
+        state = self._state_of(self._dataset)
+        return state.read_ms if isinstance(state, MirroredState) else None
 
     def show_status(self, found: Status | None = None) -> Shown:
         """Return the status for display; `found` is one returned earlier by `status`. The result's `document`

@@ -22,7 +22,7 @@ from lithify.coordination.commit_records import CommitRecords
 from lithify.datasets.kind import DatasetPort, DatasetState
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.status import FleetStatus
-from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror
+from lithify.mirror.dataset_mirror import BESIDE_S, DatasetMirror, NotReadYet
 
 MOST_BESIDE_PER_S = 5
 MAX_OPENED = 300
@@ -108,7 +108,7 @@ class SharedFleet:
         own, because another coordinator owns the dataset or there are too many handles."""
         with self._lock:
             if url in self._own and (url not in self._shared or not self._shared[url].was_read_beside):
-                raise StoreUnavailable(f"{url}: this process has not read it yet")
+                raise NotReadYet(url)
             return self._opened.pop(url, None)
 
     def state(self, url: str, dataset: DatasetPort) -> DatasetState:

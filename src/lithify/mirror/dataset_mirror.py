@@ -48,6 +48,13 @@ _Beat = tuple[_Stay, int]
 """A stay, and the worker's last heartbeat."""
 
 
+class NotReadYet(StoreUnavailable):
+    """The service in this process has not read the dataset yet."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"{url}: this process has not read it yet")
+
+
 class DatasetMirror(DatasetObserver):
     """The state of the dataset at `url`, as known in this process."""
 
@@ -71,6 +78,8 @@ class DatasetMirror(DatasetObserver):
         self._lock = threading.Lock()
         self._ledger: AnyLedger | None = None
         self._has_ledger = False
+        self._read_ms = 0
+        """When the service read or wrote the ledger last."""
         self._snapshot: Any = None
         self._lease: FoundLease | None = None
         self._lease_written_s: float | None = None
@@ -103,6 +112,7 @@ class DatasetMirror(DatasetObserver):
                 self._has_changed = True
             active = () if ledger is None else ledger.active()
             is_first, self._has_ledger, self._ledger = not self._has_ledger, True, ledger
+            self._read_ms = now_ms
             stays = {_stay_of(c): c for c in active}
             moving = {stay: c for stay, c in stays.items() if c.progress is not None}
             self._arrivals = _followed(self._arrivals, stays, None if is_first else now_ms)
@@ -224,7 +234,7 @@ class DatasetMirror(DatasetObserver):
             if self._why_over:
                 raise StoreUnavailable(self._why_over)
             if not self._has_ledger or self._snapshot is None:
-                raise StoreUnavailable(f"{self.url}: this process has not read it yet")
+                raise NotReadYet(self.url)
             found = MirroredState(
                 self._ledger,
                 self._snapshot,
@@ -237,6 +247,7 @@ class DatasetMirror(DatasetObserver):
                 ),
                 MirroredHistory(self._arrivals, self._first_progress, self._heard),
                 self._clock.now_ms(),
+                self._read_ms,
                 self._retained,
                 self._beside,
             )
@@ -281,6 +292,8 @@ class MirroredState:
     known_history: MirroredHistory
     at_ms: int
     """The time by the clock of all records here, which is this machine's."""
+    read_ms: int
+    """When the service read or wrote the ledger last, by the same clock."""
     known_retained: Retained | None
     known_details: Any
 

@@ -29,7 +29,8 @@ from lithify.planning.timeline.model import (
     TimelineFile,
     TimelinePlan,
 )
-from lithify.views.picture import Box, Label, Picture, Shape, Stroke, beside, save, with_legend
+from lithify.views.picture import Box, Label, Picture, Shape, Stroke, beside, fitting, save, with_legend
+from lithify.views.text import size
 from lithify.views.timeline import TABLE_WORDS, Words
 
 MAX_GROUPS = 6
@@ -38,7 +39,13 @@ MAX_FILES = 1500
 MAX_CHUNKS = 2000
 """Per group; the newest are drawn."""
 
+MAX_HEAT_GROUPS = 30
+MAX_CELLS = 200
+"""Per group of the heat map; the newest are drawn."""
+
 WIDTH = 1100
+_HEAT_LEFT = 170
+_HEAT_ROW = 18
 _LEFT = 46
 """Room for the file counts."""
 _ROWS_HEIGHT = 190
@@ -89,6 +96,39 @@ def draw_timeline(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_W
     return with_legend(Picture(WIDTH, stacked.height, stacked.title, stacked.shapes), meanings)
 
 
+def draw_heat(plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS) -> Picture | None:
+    """Draw each group as a row and each chunk as a cell, deeper the larger it is; `None` for fewer than two
+    groups. The groups and chunks left out are counted in the title."""
+    groups = _groups(plan)
+    if len(groups) < 2:
+        return None
+    cells = {group: chunks[-MAX_CELLS:] for group, chunks in groups[:MAX_HEAT_GROUPS]}
+    spans = [p.chunk.interval for chunks in cells.values() for p in chunks if p.chunk.interval is not None]
+    axis = _Axis(min(s.start_us for s in spans), max(s.end_us for s in spans), _HEAT_LEFT)
+    most = max(p.chunk.size_bytes for chunks in cells.values() for p in chunks) or 1
+    shapes: list[Shape] = []
+    for row, (group, chunks) in enumerate(cells.items()):
+        top = row * _HEAT_ROW
+        shapes.append(Label(0, top + 12, fitting(f"{words.group} {group}", _HEAT_LEFT - 6)))
+        for planned in chunks:
+            assert planned.chunk.interval is not None, "it is a chunk of time"
+            left, width = axis.span(planned.chunk.interval)
+            deep = 0.25 + 0.75 * planned.chunk.size_bytes / most
+            told = f"{group}, {calendar.name(planned.chunk.interval.start_us)}: {planned.status.value}, "
+            told += f"{len(planned.chunk.files)} {words.files}, {size(planned.chunk.size_bytes)}"
+            gap = 1 if width > 4 else 0
+            shapes.append(Box(left, top, width - gap, _HEAT_ROW - 2, planned.status.value, deep, told))
+    height = len(cells) * _HEAT_ROW
+    shapes += _draw_axis(axis, calendar, height)
+    title = (
+        f"{len(cells)} of {len(groups):,} groups by time, up to {size(most)} a {calendar.granularity.value}"
+    )
+    if any(len(chunks) > MAX_CELLS for _, chunks in groups[:MAX_HEAT_GROUPS]):
+        title += f"; the newest {MAX_CELLS} of each"
+    meanings = {s.value: f"{s.value} (deeper: more bytes)" for s in DeletesStatus if plan.totals[s].chunks}
+    return with_legend(Picture(WIDTH, height + 24, title, tuple(shapes)), meanings)
+
+
 def _groups(plan: TimelinePlan) -> list[tuple[str, list[PlannedChunk]]]:
     """The groups with their chunks of time, most bytes awaiting first."""
     by_group: dict[str, list[PlannedChunk]] = {}
@@ -120,15 +160,16 @@ def _title(plan: TimelinePlan, calendar: Calendar, groups: int, words: Words) ->
 
 
 class _Axis:
-    """Maps instants to pixels, from the first chunk's start to the last one's end."""
+    """Maps instants to pixels, from the first chunk's start at `left` to the last one's end."""
 
-    def __init__(self, start_us: int, end_us: int) -> None:
+    def __init__(self, start_us: int, end_us: int, left: float = _LEFT) -> None:
+        self.left = left
         self.start_us = _within(start_us)
         self.end_us = max(_within(end_us), self.start_us + 1)
 
     def x(self, at_us: int) -> float:
         share = (_within(at_us) - self.start_us) / (self.end_us - self.start_us)
-        return _LEFT + min(max(share, 0.0), 1.0) * (WIDTH - _LEFT)
+        return self.left + min(max(share, 0.0), 1.0) * (WIDTH - self.left)
 
     def span(self, interval: Interval) -> tuple[float, float]:
         """Return left end and width; the width is at least one pixel."""
@@ -238,7 +279,7 @@ _STEPS_US = [
 
 
 def _draw_axis(axis: _Axis, calendar: Calendar, top: float) -> Iterator[Shape]:
-    yield Stroke(_LEFT, top, WIDTH, top, "line")
+    yield Stroke(axis.left, top, WIDTH, top, "line")
     length = axis.end_us - axis.start_us
     step = next((s for s in _STEPS_US if length / s <= _TICKS), _STEPS_US[-1])
     zone = UTC if calendar.zone == "UTC" else ZoneInfo(calendar.zone)

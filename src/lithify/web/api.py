@@ -19,11 +19,13 @@ from lithify import __version__
 from lithify.base.errors import LithifyError, Refused, StoreUnavailable
 from lithify.base.jsonvalues import UNDECODABLE
 from lithify.observe.secrets import concealed
+from lithify.views.documents import plain
 from lithify.web.actions import ACTIONS, act
-from lithify.web.dashboard import Dashboard, PageRequest, asked_of_list, id_of
-from lithify.web.facts import FLEET, HISTORY, LIST, PLAN, STATUS, Rendered, StatusFacts
+from lithify.web.dashboard import ATTENTION, KINDS, SORTS, Dashboard, PageRequest, asked_of_list
+from lithify.web.facts import FLEET, HISTORY, LIST, PLAN, STATUS, Rendered
 from lithify.web.readers import CachedPart, PagePart
 from lithify.web.rendering import clean
+from lithify.web.verdicts import DatasetLevel
 
 PATIENCE_S = 20.0
 PARTS: dict[str, PagePart] = {part.name: part for part in (STATUS, PLAN, HISTORY)}
@@ -54,27 +56,36 @@ class Api:
 
     async def datasets(self, request: Request) -> Response:
         """Return a page of the list of datasets, with a summary of each."""
-        query, number = asked_of_list({name: [text] for name, text in request.query_params.items()})
-        listed = await self._dashboard.listed(query, number)
+        query = asked_of_list({name: [text] for name, text in request.query_params.items()})
+        listed = await self._dashboard.listed(query)
         wanted = self._dashboard.wanted_of_list(listed)
-        seen = await self._dashboard.look(PageRequest(wanted.parts, PATIENCE_S))
-        found = []
-        for at, url in enumerate(listed.urls):
-            state, last = seen[at], seen[len(listed.urls) + at]
-            facts = state.value.facts if state is not None and isinstance(state.value, Rendered) else None
-            found.append(
+        await self._dashboard.look(PageRequest(wanted.parts, PATIENCE_S, wanted.swept))
+        listed = self._dashboard.refreshed(listed)
+        found = [
+            {
+                "id": one.id,
+                "url": one.url,
+                "tenant": one.tenant,
+                "level": one.verdict.level.value,
+                "verdict": plain(asdict(one.verdict)),
+                "summary": None if one.summary is None else _without_verdict(asdict(one.summary)),
+                "last_commit_ms": one.last_ms,
+                "read_ms": one.read_ms or None,
+                "error": one.error,
+            }
+            for one in listed.shown
+        ]
+        counts = {level.value: listed.count(level) for level in DatasetLevel}
+        return _json(
+            clean(
                 {
-                    "id": id_of(url),
-                    "url": url,
-                    "summary": asdict(facts.summary) if isinstance(facts, StatusFacts) else None,
-                    "last_commit_ms": last.value.at_ms
-                    if last is not None and last.value is not None
-                    else None,
-                    "error": state.error if state is not None else "",
+                    "datasets": found,
+                    "total": listed.total,
+                    "page": listed.page,
+                    "pages": listed.pages,
+                    "counts": counts,
                 }
             )
-        return _json(
-            clean({"datasets": found, "total": listed.total, "page": listed.page, "pages": listed.pages})
         )
 
     async def part(self, request: Request) -> Response:
@@ -125,6 +136,10 @@ class Api:
         if url is None:
             raise HTTPException(404)
         return url
+
+
+def _without_verdict(summary: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in summary.items() if name not in ("verdict", "level")}
 
 
 def _ids(body: bytes) -> list[str]:
@@ -229,6 +244,15 @@ _LIST_PARAMETERS = [
         "description": "Only datasets whose URL contains this text",
         "schema": {"type": "string"},
     },
+    {
+        "name": "state",
+        "in": "query",
+        "description": "Only datasets of this level; `attention`: all with a concern",
+        "schema": {"type": "string", "enum": [*map(str, DatasetLevel), ATTENTION]},
+    },
+    {"name": "kind", "in": "query", "schema": {"type": "string", "enum": list(KINDS)}},
+    {"name": "tenant", "in": "query", "schema": {"type": "string"}},
+    {"name": "sort", "in": "query", "schema": {"type": "string", "enum": [name for name in SORTS if name]}},
     {"name": "page", "in": "query", "schema": {"type": "integer", "minimum": 1}},
 ]
 _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}

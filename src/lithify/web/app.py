@@ -2,8 +2,9 @@
 
 | path                              | shows                                                          |
 |-----------------------------------|----------------------------------------------------------------|
-| `/`, `/datasets?q=…&page=…`       | all datasets: state, backlog, stall, last commit, failures      |
-| `/datasets/ID`                    | one dataset: its status, its shape as a picture                 |
+| `/`                               | figures of all datasets, what needs attention, the first page   |
+| `/datasets?state=…&sort=…`        | the datasets that match: level, backlog, stall, last commit     |
+| `/datasets/ID`                    | one dataset: verdict, reasons, advice, status, shape            |
 | `/datasets/ID/running`            | a bar for each range, rate, time left, worker                   |
 | `/datasets/ID/plan`, `history`, `failures` | proposals and reasons; commits; failed compactions     |
 | `/datasets/ID/confirm?do=…`       | asks before an action                                           |
@@ -17,8 +18,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
@@ -32,32 +32,35 @@ from starlette.staticfiles import StaticFiles
 
 from lithify import __version__
 from lithify.base.errors import LithifyError
+from lithify.fleet.checks import check_fleet
 from lithify.observe.secrets import concealed
+from lithify.protocol.finding import Finding, Severity
+from lithify.protocol.status import Status
 from lithify.web.actions import ACTIONS, act
 from lithify.web.api import api_routes
 from lithify.web.bars import draw_bars
-from lithify.web.dashboard import PER_PAGE, TABS, Dashboard, asked_of_list, id_of, version_of
-from lithify.web.facts import Rendered, StatusFacts
+from lithify.web.dashboard import (
+    KINDS,
+    PER_PAGE,
+    SORTS,
+    TABS,
+    Dashboard,
+    ListQuery,
+    PageRequest,
+    asked_of_list,
+)
+from lithify.web.facts import Rendered, figures_of, pace_of, summary_of
 from lithify.web.guard import COOKIE, COOKIE_S, Guard, is_same, sealed
 from lithify.web.readers import CachedPart
 from lithify.web.rendering import render
 from lithify.web.streams import Streams
+from lithify.web.verdicts import DatasetLevel, advice, outlook
 
 WRONG_TOKEN_S = 1.0
 SHOWN_COMPACTIONS = 50
+SHOWN_CONCERNS = 10
 MAX_FIELDS = 20
 Page = Callable[[Request], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    id: str
-    url: str
-    tenant: str | None
-    summary: Any
-    error: str
-    read_at_ms: int
-    last_ms: int | None
 
 
 class Pages:
@@ -85,102 +88,117 @@ class Pages:
         ]
 
     async def overview(self, request: Request) -> Response:
-        """Show a page of the list."""
-        query, number = asked_of_list({name: [text] for name, text in request.query_params.items()})
-        listed = await self._dashboard.listed(query, number)
-        seen = await self._dashboard.look(self._dashboard.wanted_of_list(listed))
-        states, lasts = seen[: len(listed.urls)], seen[len(listed.urls) :]
-        lines = []
-        for url, state, last in zip(listed.urls, states, lasts, strict=True):
-            rule = listed.rules.get(url)
-            found = _facts(state)
-            lines.append(
-                _Line(
-                    id_of(url),
-                    url,
-                    None if rule is None else rule.tenant_of(url),
-                    None if found is None else found.summary,
-                    "" if state is None else state.error,
-                    0 if state is None else state.at_ms,
-                    last.value.at_ms if last is not None and last.value is not None else None,
-                )
-            )
+        """Show a page of the list; at `/` with all that needs attention."""
+        query = asked_of_list({name: [text] for name, text in request.query_params.items()})
+        listed = await self._dashboard.listed(query)
+        wanted = self._dashboard.wanted_of_list(listed)
+        seen = await self._dashboard.look(wanted)
+        listed = self._dashboard.refreshed(listed)
+        is_home = request.url.path == "/"
         return self._page(
             request,
             "overview.html",
+            wanted,
             seen,
             heading="Datasets",
             json_path="/api/datasets" + (f"?{request.url.query}" if request.url.query else ""),
-            lines=lines,
+            listed=listed,
+            attention=listed.attention if is_home else [],
+            findings=self._findings() if is_home else [],
+            shown_most=SHOWN_CONCERNS,
             query=query,
-            problem=listed.problem,
-            total=listed.total,
+            levels=DatasetLevel,
+            kinds=KINDS,
+            sorts=SORTS,
+            tenants=sorted({one.tenant for one in listed.everything if one.tenant}),
             first=(listed.page - 1) * PER_PAGE + 1,
-            page=listed.page,
-            pages=listed.pages,
-            page_path=lambda page: "/datasets?" + urlencode({"q": query, "page": page}),
         )
+
+    def _findings(self) -> list[Finding]:
+        """Return what an operator should know of the fleet, problems first."""
+        facts, problems, rules = self._dashboard.fleet_facts()
+        if facts is None:
+            return []
+        found = [f for f in check_fleet(facts.status, rules, problems) if f.severity is not Severity.OK]
+        return sorted(found, key=lambda finding: finding.severity is not Severity.PROBLEM)
 
     async def dataset(self, request: Request) -> Response:
         url = await self._url(request)
         base = f"/datasets/{request.path_params['id']}"
         tab = request.url.path.removeprefix(base).strip("/")
-        seen = await self._dashboard.look(self._dashboard.wanted_of_dataset(url, tab))
-        first = seen[0]
+        wanted = self._dashboard.wanted_of_dataset(url, tab)
+        seen = await self._dashboard.look(wanted)
+        first, known = seen[0], self._dashboard.known(url)
         shown = first.value if first is not None else None
         facts = shown.facts if isinstance(shown, Rendered) else None
         second = seen[1].value if len(seen) > 1 and seen[1] is not None else None
-        given: dict[str, Any] = {
+        of_tab: dict[str, dict[str, Any]] = {
             "dataset": {"status_html": shown and shown.html, "plan_html": second.facts if second else None},
             "running": {"bars": draw_bars, "shown_most": SHOWN_COMPACTIONS},
             "plan": {"plan_html": shown and shown.html},
-            "history": {"history_html": shown and shown.html},
-            "failures": {},
-        }[tab or "dataset"]
-        if isinstance(facts, StatusFacts):
-            given |= {"found": facts.status, "s": facts.summary}
+            "history": {"history_html": shown and shown.html, "totals": facts},
+            "failures": {"advice": advice},
+        }
+        given = of_tab[tab or "dataset"]
+        if isinstance(facts, Status):
+            summary = known.summary or summary_of(url, facts)
+            given |= {"found": facts, "s": summary, "outlook": outlook(facts, pace_of(known.last))}
         return self._page(
             request,
             f"{tab or 'dataset'}.html",
+            wanted,
             seen,
+            known=known,
             url=url,
             base=base,
             json_path=f"/api{base}/{tab if tab in ('plan', 'history') else 'status'}",
             tab=TABS[tab][0],
             tabs=[(name, f"{base}/{end}" if end else base) for end, (name, _) in TABS.items()],
             is_known=shown is not None,
-            error="; ".join(s.error for s in seen if s is not None and s.error),
+            error="; ".join(dict.fromkeys(s.error for s in seen if s is not None and s.error)),
             actions=bool(self._token),
             **given,
         )
 
     async def fleet(self, request: Request) -> Response:
-        (seen,) = await self._dashboard.look(self._dashboard.wanted_of_fleet())
+        wanted = self._dashboard.wanted_of_fleet()
+        (seen,) = await self._dashboard.look(wanted)
         shown = None if seen is None else seen.value
+        listed = await self._dashboard.listed(ListQuery())
         return self._page(
             request,
             "fleet.html",
+            wanted,
             [seen],
             heading="Fleet",
             json_path="/api/fleet",
             html=None if shown is None else shown.html,
+            figures=None if shown is None else figures_of(shown.facts.status),
+            findings=self._findings(),
+            failing=listed.failing_tenants(),
+            list_path=ListQuery().path,
             queues=[] if shown is None else list(shown.facts.queues),
             error="" if seen is None else seen.error,
         )
 
     async def queue(self, request: Request) -> Response:
         """Show a queue and the tasks that wait in it."""
-        (seen,) = await self._dashboard.look(self._dashboard.wanted_of_fleet())
+        wanted = self._dashboard.wanted_of_fleet()
+        (seen,) = await self._dashboard.look(wanted)
         shown, name = (None if seen is None else seen.value), request.path_params["name"]
         if shown is not None and name not in shown.facts.queues:
             raise HTTPException(404)
         return self._page(
             request,
             "fleet.html",
+            wanted,
             [seen],
             heading=f"Queue {name}",
             json_path=f"/api/queues/{quote(name)}",
             html=None if shown is None else shown.facts.queues[name].html,
+            figures=None,
+            findings=[],
+            failing=[],
             queues=[],
             error="" if seen is None else seen.error,
         )
@@ -203,7 +221,6 @@ class Pages:
         return self._page(
             request,
             "confirm.html",
-            None,
             url=url,
             base=f"/datasets/{request.path_params['id']}",
             action=action,
@@ -259,7 +276,7 @@ class Pages:
 
     def _login(self, request: Request, to: str, *, is_wrong: bool = False) -> Response:
         status = 401 if is_wrong else 200
-        return self._page(request, "login.html", None, status=status, to=to, is_wrong=is_wrong, areas=[])
+        return self._page(request, "login.html", status=status, to=to, is_wrong=is_wrong, areas=[])
 
     # Answers
 
@@ -273,13 +290,14 @@ class Pages:
         self,
         request: Request,
         template: str,
-        seen: list[CachedPart | None] | None,
+        wanted: PageRequest | None = None,
+        seen: Sequence[CachedPart | None] = (),
         *,
         status: int = 200,
         json_path: str = "/api/datasets",
         **given: Any,
     ) -> Response:
-        """Render a page. With `seen`, the parts it shows, the page is kept up to date."""
+        """Render a page. If it is of `wanted` parts, it is kept up to date; `seen` are their values."""
         asked = [(name, text) for name, text in request.query_params.multi_items() if name != "done"]
         address = request.url.path + (f"?{urlencode(asked)}" if asked else "")
         done = request.query_params.get("done", "")
@@ -290,11 +308,9 @@ class Pages:
             "here": request.url.path,
             "self_path": address,
             "events": None
-            if seen is None
-            else "/events?" + urlencode({"of": address, "seen": version_of(seen)}),
-            "read_at": min((s.at_ms for s in seen if s is not None and s.at_ms), default=None)
-            if seen
-            else None,
+            if wanted is None
+            else "/events?" + urlencode({"of": address, "seen": self._dashboard.version(wanted, seen)}),
+            "read_at": min((s.at_ms for s in seen if s is not None and s.at_ms), default=None),
             "now_ms": self._dashboard.clock.now_ms(),
             "done": ACTIONS[done].done if done in ACTIONS else "",
             "json_path": json_path,
@@ -305,7 +321,6 @@ class Pages:
         return self._page(
             request,
             "message.html",
-            None,
             status=status,
             heading=heading,
             message=concealed(message),
@@ -318,11 +333,6 @@ class Pages:
         if error.status_code == 404:
             return self._message(request, "Not found", "This page does not exist.", "/", 404)
         return self._message(request, "Not done", error.detail, "/", error.status_code)
-
-
-def _facts(seen: CachedPart | None) -> StatusFacts | None:
-    shown = None if seen is None else seen.value
-    return shown.facts if isinstance(shown, Rendered) and isinstance(shown.facts, StatusFacts) else None
 
 
 async def _form(request: Request) -> dict[str, str]:

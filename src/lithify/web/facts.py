@@ -6,8 +6,8 @@
 | `STATUS`   | `lithify status`       | overview, dataset, running, failures  |
 | `PLAN`     | `lithify plan`         | dataset, plan                         |
 | `HISTORY`  | `lithify history`      | history                               |
-| `LAST`     | the newest of these    | overview                              |
-| `FLEET`    | `lithify fleet status` | fleet, queues                         |
+| `LAST`     | the newest of these    | overview, dataset                     |
+| `FLEET`    | `lithify fleet status` | overview, fleet, queues               |
 | `DATASETS` | `lithify fleet list`   | overview of a fleet                   |
 | `LIST`     | all it prints          | only as JSON: thousands are slow      |
 """
@@ -24,13 +24,16 @@ from markupsafe import Markup
 
 from lithify.api.client import CommitRecord, Dataset, Status
 from lithify.api.fleets import Fleet
+from lithify.base.errors import LithifyError
 from lithify.fleet.catalog.model import DatasetRule
+from lithify.fleet.members import combined
 from lithify.fleet.status import FleetStatus
 from lithify.fleet.view import show_datasets, show_queue, show_status
 from lithify.protocol.model import CompactionState
 from lithify.views.blocks import Levels, Shown, Timeline
-from lithify.web.readers import PagePart
+from lithify.web.readers import PagePart, ReadPart
 from lithify.web.rendering import clean, render_blocks
+from lithify.web.verdicts import DatasetVerdict, judge, work_bytes
 
 HISTORY_LAST = 50
 """The command's default."""
@@ -44,9 +47,10 @@ class Summary:
     """A dataset in one line, and as an entry of `/api/datasets`."""
 
     url: str
+    level: str
+    """One of `DatasetLevel`."""
     state: str
     """One or two words."""
-    is_bad: bool
     coordinator: str
     coordinator_is_alive: bool | None
     unit: str | None
@@ -59,6 +63,9 @@ class Summary:
     running: int
     bytes_per_s: int | None
     failures: int
+    work_bytes: int
+    """Bytes that running and waiting compactions have still to read."""
+    verdict: DatasetVerdict
     at_ms: int
 
 
@@ -74,24 +81,17 @@ class Rendered:
     """Values that pages lay out themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusFacts:
-    """A status without its snapshot."""
-
-    status: Status
-    summary: Summary
-
-
-def summary_of(found: Status) -> Summary:
+def summary_of(url: str, found: Status, of_fleet: str = "") -> Summary:
+    """Sum up a status; `of_fleet` as in `judge`."""
     worst = max(found.backlog, key=lambda b: b.waiting / max(b.limit, 1), default=None)
     running = [c for c in found.compactions if c.state is CompactionState.RUNNING]
     rates = [c.bytes_per_s for c in running if c.bytes_per_s is not None]
     sizes = {name: total.size_bytes for name, total in found.plan.totals.items()}
-    state, is_bad = _state(found, len(running))
+    verdict = judge(url, found, of_fleet=of_fleet)
     return Summary(
         url=found.url,
-        state=state,
-        is_bad=is_bad,
+        level=verdict.level.value,
+        state=_state(found, len(running)),
         coordinator=found.coordinator.says,
         coordinator_is_alive=found.coordinator.is_alive,
         unit=None if worst is None else worst.unit,
@@ -102,67 +102,72 @@ def summary_of(found: Status) -> Summary:
         running=len(running),
         bytes_per_s=sum(rates) if rates else None,
         failures=sum(not failure.is_cancelled for failure in found.failures),
+        work_bytes=work_bytes(found),
+        verdict=verdict,
         at_ms=found.at_ms,
     )
 
 
-def _state(found: Status, running: int) -> tuple[str, bool]:
+def _state(found: Status, running: int) -> str:
     if found.stall_ms == 0:
-        return "writer stalls", True
+        return "writer stalls"
     if any(c.is_stale for c in found.compactions):
-        return "worker silent", True
+        return "worker silent"
     if running:
-        return f"compacting ({running})", False
+        return f"compacting ({running})"
     if found.compactions:
-        return "waiting", found.coordinator.is_alive is False
-    return ("has work", False) if found.plan.proposals else ("idle", False)
+        return "waiting"
+    return "has work" if found.plan.proposals else "idle"
 
 
-def _status(dataset: Dataset) -> tuple[Any, str]:
+def _status(dataset: Dataset) -> ReadPart:
     found = dataset.status()
     shown = dataset.show_status(found)
     is_moving = any(c.state is CompactionState.RUNNING for c in found.compactions)
     # Pages need no snapshot, and it can be large.
-    facts = StatusFacts(replace(found, snapshot=None), summary_of(found))
-    return _rendered(shown, facts), _version(shown.document, is_moving)
+    facts = replace(found, snapshot=None)
+    return ReadPart(_rendered(shown, facts), _version(shown.document, is_moving), dataset.read_ms())
 
 
-def _plan(dataset: Dataset) -> tuple[Any, str]:
+def _plan(dataset: Dataset) -> ReadPart:
     planned = dataset.plan()
     pictures = tuple(block for block in planned.shown.blocks if isinstance(block, Levels | Timeline))
     drawn = render_blocks(pictures, with_tables=False)
-    return _rendered(planned.shown, drawn), _version(planned.document)
+    return ReadPart(_rendered(planned.shown, drawn), _version(planned.document), dataset.read_ms())
 
 
-def _history(dataset: Dataset) -> tuple[Any, str]:
+def _history(dataset: Dataset) -> ReadPart:
     shown = dataset.show_history(last=HISTORY_LAST)
-    return _rendered(shown, shown.document["totals"]), _version(shown.document)
+    return ReadPart(_rendered(shown, shown.document["totals"]), _version(shown.document))
 
 
-def _last(dataset: Dataset) -> tuple[CommitRecord | None, str]:
-    commits = dataset.history(last=1)
-    return (commits[-1], commits[-1].compaction) if commits else (None, "")
+def _last(dataset: Dataset) -> ReadPart:
+    commits: tuple[CommitRecord | None, ...] = dataset.history(last=1)
+    last = commits[-1] if commits else None
+    return ReadPart(last, last.compaction if last is not None else "")
 
 
-def _fleet(fleet: Fleet) -> tuple[Any, str]:
+def _fleet(fleet: Fleet) -> ReadPart:
     found = fleet.status()
     shown = show_status(found)
     queues = {
         status.queue.name: _rendered(show_queue(status, found.at_ms), status) for status in found.queues
     }
-    return _rendered(shown, FleetFacts(found, queues)), _version(shown.document)
+    # As of its own time, by this machine's clock: a coordinator shows what it has read earlier.
+    rendered = _rendered(shown, FleetFacts(found, queues))
+    return ReadPart(rendered, _version(shown.document), found.at_ms + found.off_ms)
 
 
-def _datasets(fleet: Fleet) -> tuple[Any, str]:
+def _datasets(fleet: Fleet) -> ReadPart:
     rules, problems = fleet.datasets()
-    said = "; ".join(f"{pattern}: {error}" for pattern, error in problems.items())
-    return FleetDatasets(rules, said), _version({"urls": list(rules), "problems": said})
+    found = FleetDatasets(rules, problems)
+    return ReadPart(found, _version({"urls": list(rules), "problems": found.says}))
 
 
-def _list(fleet: Fleet) -> tuple[Any, str]:
+def _list(fleet: Fleet) -> ReadPart:
     rules, problems = fleet.datasets()
     shown = show_datasets(fleet.catalog().catalog, rules, problems)
-    return _rendered(shown, None, with_html=False), _version(shown.document)
+    return ReadPart(_rendered(shown, None, with_html=False), _version(shown.document))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,44 @@ class FleetFacts:
 
     status: FleetStatus
     queues: Mapping[str, Rendered]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFigures:
+    """How far a fleet is with its work, as its live members report it."""
+
+    claimed: int
+    """Compactions that workers have started since the coordinators started."""
+    running: int
+    left: int
+    """Compactions that wait."""
+    left_bytes: int
+    bytes_per_s: int
+    drain_ms: float | None
+    """How long the workers need for all that waits; `None` without a worker or an estimate."""
+
+
+def figures_of(found: FleetStatus) -> FleetFigures:
+    total = combined(amounts for status in found.queues for amounts in status.tenants.values())
+    loads = [
+        m.says.load.values() for m in found.members if m.seen.is_alive and m.says is not None and m.says.load
+    ]
+    # Queues of one worker share its slots.
+    slots = sum(max(load.slots for load in of_member) for of_member in loads)
+    left = sum(len(status.hints) + status.waiting + status.deferred for status in found.queues)
+    return FleetFigures(
+        claimed=total.waits.count,
+        running=total.running,
+        left=left,
+        left_bytes=sum(status.queued_bytes for status in found.queues) + total.waiting_bytes,
+        bytes_per_s=sum(load.bytes_per_s * load.total.running for of_member in loads for load in of_member),
+        drain_ms=total.backlog_ms / slots if slots and (total.backlog_ms or not left) else None,
+    )
+
+
+def pace_of(last: CommitRecord | None) -> float | None:
+    """Return the bytes per second of a commit's work; `None` if unknown."""
+    return last.bytes_read / last.seconds if last is not None and last.seconds and last.bytes_read else None
 
 
 Rules = Mapping[str, DatasetRule]
@@ -182,7 +225,12 @@ class FleetDatasets:
     """The datasets of a fleet, and the patterns that could not be resolved."""
 
     rules: Rules
-    problems: str
+    problems: Mapping[str, LithifyError]
+
+    @property
+    def says(self) -> str:
+        """The problems as one text; empty if there are none."""
+        return "; ".join(f"{pattern}: {error}" for pattern, error in self.problems.items())
 
 
 STATUS = PagePart("status", 3.0, _status)

@@ -19,13 +19,15 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 
 from lithify.base.clock import Clock
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError
+from lithify.mirror.dataset_mirror import NotReadYet
 from lithify.observe.secrets import concealed
 
 LOOKS_PER_S = 10.0
@@ -44,9 +46,20 @@ class CachedPart:
     version: str
     """Changes when the shown content does."""
     at_ms: int
-    """When the value was read, in wall-clock milliseconds; 0 for never."""
+    """The time of the value's facts, in wall-clock milliseconds; 0 if it was never read."""
     error: str = ""
     """Why the last read failed; empty if it succeeded."""
+    is_pending: bool = False
+    """Whether it failed only because the service in this process has not read the source yet."""
+
+
+class ReadPart(NamedTuple):
+    """A part that was read."""
+
+    value: Any
+    version: str
+    at_ms: int | None = None
+    """The time of its facts; `None` for the time of the read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +69,12 @@ class PagePart:
     name: str
     age_s: float
     """The age from which on the value is read again, while a page shows it."""
-    read: Callable[[Any], tuple[Any, str]]
-    """Reads the part from the opened source; returns its value and version."""
+    read: Callable[[Any], ReadPart]
+    """Reads the part from the opened source."""
+
+
+ReadListener = Callable[[str | None, PagePart, CachedPart], None]
+"""Called after each read, with the source's key."""
 
 
 class PageSource:
@@ -69,8 +86,10 @@ class PageSource:
         close: Callable[[Any], None],
         clock: Clock,
         open_to_act: Callable[[], Any] | None = None,
+        on_read: Callable[[PagePart, CachedPart], None] = lambda part, seen: None,
     ) -> None:
         """`open_to_act`, if given, opens the source anew for each action."""
+        self._on_read = on_read
         self._open = open_source
         self._open_to_act = open_to_act
         self._close = close
@@ -111,6 +130,7 @@ class PageSource:
                 seen = await run_in_threadpool(self._read_in_thread, part)
             ended_s = self._clock.monotonic_s()
             self._seen[part.name] = (ended_s, ended_s - began_s, seen)
+            self._on_read(part, seen)
             return seen
         finally:
             del self._reading[part.name]
@@ -120,13 +140,13 @@ class PageSource:
             with contained("reading for the dashboard"):
                 if self._opened is None:
                     self._opened = self._open()
-                value, version = part.read(self._opened)
+                value, version, at_ms = part.read(self._opened)
         except LithifyError as error:
             before = self.known(part)
             why = concealed(str(error))
             old, at_ms = (None, 0) if before is None else (before.value, before.at_ms)
-            return CachedPart(old, f"{at_ms} {why}", at_ms, why)
-        return CachedPart(value, version, self._clock.now_ms())
+            return CachedPart(old, f"{at_ms} {why}", at_ms, why, isinstance(error, NotReadYet))
+        return CachedPart(value, version, self._clock.now_ms() if at_ms is None else at_ms)
 
     async def do(self, what: Callable[[Any], Any]) -> Any:
         """Run an action on the source and raise its errors; all parts are then out of date."""
@@ -157,8 +177,11 @@ class PageSource:
 class PageReaders:
     """The recently shown sources by key: a dataset's URL, or `None` for the fleet."""
 
-    def __init__(self, clock: Clock, *, most: int = MAX_KEPT) -> None:
+    def __init__(
+        self, clock: Clock, on_read: ReadListener = lambda key, part, seen: None, *, most: int = MAX_KEPT
+    ) -> None:
         self._clock = clock
+        self._on_read = on_read
         self._most = most
         self._sources: OrderedDict[str | None, PageSource] = OrderedDict()
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
@@ -173,7 +196,7 @@ class PageReaders:
         """Return the source of `key`; a new one is opened on its first read."""
         found = self._sources.pop(key, None)
         if found is None:
-            found = PageSource(open_source, close, self._clock, open_to_act)
+            found = PageSource(open_source, close, self._clock, open_to_act, partial(self._on_read, key))
         self._sources[key] = found
         for old in [key for key, source in self._sources.items() if not source.is_busy]:
             if len(self._sources) <= self._most:
@@ -189,7 +212,7 @@ class PageReaders:
         age_s = len(wanted) / LOOKS_PER_S
         begun = [source.look(part, self._slots, age_s) for source, part in wanted]
         tasks = {task for task in begun if task is not None}
-        if tasks:
+        if tasks and patience_s:
             await asyncio.wait(tasks, timeout=patience_s)
         return [source.known(part) for source, part in wanted]
 

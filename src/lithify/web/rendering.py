@@ -21,7 +21,7 @@ from lithify.views import text
 from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
 from lithify.views.levels_picture import draw_levels
 from lithify.views.picture import Picture, svg
-from lithify.views.timeline_picture import draw_timeline
+from lithify.views.timeline_picture import draw_heat, draw_timeline
 from lithify.views.timeline_tables import timeline_tables
 
 MAX_TEXT_CHARS = 2000
@@ -56,7 +56,11 @@ def told(value: str) -> str:
 
 
 def ago(at_ms: int | None, now_ms: int) -> str:
-    return "–" if not at_ms else f"{text.duration(max(now_ms - at_ms, 0))} ago"
+    return "–" if not at_ms else f"{age_of(at_ms, now_ms)} ago"
+
+
+def age_of(at_ms: int, now_ms: int) -> str:
+    return text.duration(max(now_ms - at_ms, 0))
 
 
 def moment(at_ms: int | None) -> str:
@@ -68,6 +72,11 @@ def moment(at_ms: int | None) -> str:
 
 def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
+
+
+def is_command(value: str) -> bool:
+    """Return whether an advice is one command, to copy as it is."""
+    return value.startswith("lithify ") and not any(sign in value for sign in ";,`")
 
 
 def is_alarm(value: object) -> bool:
@@ -96,12 +105,18 @@ def _environment() -> Environment:
         "moment": moment,
         "share": share,
     }
-    made.globals |= {"ago": ago, "draw": draw, "max_shown": text.MAX_SHOWN}
-    made.tests |= {"alarm": is_alarm}
+    made.globals |= {"ago": ago, "age_of": age_of, "draw": draw, "max_shown": text.MAX_SHOWN}
+    made.tests |= {"alarm": is_alarm, "command": is_command}
     return made
 
 
 _ENVIRONMENT = _environment()
+
+
+def warm_up() -> None:
+    """Compile the templates of the first page, so that it does not wait for that."""
+    for name in ("page.html", "blocks.html", "overview.html"):
+        _ENVIRONMENT.get_template(name)
 
 
 def render(template: str, **given: Any) -> str:
@@ -122,12 +137,17 @@ def _render_block(block: Block, with_tables: bool) -> Markup:
         case Lines():
             return _render("lines", block)
         case Levels():
-            return Markup('<figure class="wide" tabindex="0">{}</figure>').format(draw(draw_levels(block)))
+            return _figure(draw_levels(block))
         case Timeline():
-            picture = draw(draw_timeline(block.plan, block.calendar, block.words))
-            figure = Markup('<figure class="wide" tabindex="0">{}</figure>').format(picture)
-            tables = timeline_tables(block.plan, block.calendar, block.words) if with_tables else ()
-            return Markup("\n").join([figure, *(_render("table", table) for table in tables)])
+            given = block.plan, block.calendar, block.words
+            pictures = [found for found in (draw_heat(*given), draw_timeline(*given)) if found is not None]
+            figures = [_figure(picture) for picture in pictures]
+            tables = timeline_tables(*given) if with_tables else ()
+            return Markup("\n").join([*figures, *(_render("table", table) for table in tables)])
+
+
+def _figure(picture: Picture) -> Markup:
+    return Markup('<figure class="wide" tabindex="0">{}</figure>').format(draw(picture))
 
 
 def _render(macro: str, block: Table | Lines) -> Markup:

@@ -85,6 +85,7 @@ def served(
     reads datasets."""
     check(config)
     import_module("lithify.web.app")  # else the first page would wait for the import
+    import_module("lithify.web.rendering").warm_up()
     make = partial(_application, urls, fleet, config, source)
     port = DEFAULT_PORT if config.web.port is None else config.web.port
     with serving(make, config.web.host, port) as where:

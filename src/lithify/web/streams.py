@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from lithify.web.dashboard import Dashboard, PageRequest, version_of
+from lithify.web.dashboard import Dashboard, PageRequest
 
 INTERVAL_S = 2.0
 ALIVE_S = 15.0
@@ -46,7 +46,7 @@ class Streams:
         began_s = sent_s = clock.monotonic_s()
         yield "retry: 5000\n\n"
         while wanted is not None and clock.monotonic_s() - began_s < LIFE_S:
-            version = version_of(await self._dashboard.look(wanted))
+            version = self._dashboard.version(wanted, await self._dashboard.look(wanted))
             if version != seen:
                 yield f"event: changed\ndata: {version}\n\n"
                 seen, sent_s = version, clock.monotonic_s()

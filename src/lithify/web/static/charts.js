@@ -9,7 +9,12 @@
     const chars = step < 1 ? 23 : step < 60 ? 19 : 16;
     return new Date(seconds * 1000).toISOString().slice(0, chars).replace("T", " ");
   };
-  const number = (value, step = 1) => value.toFixed(Math.min(12, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9))));
+  const number = (value, step = 1) => {
+    const isRound = (scaled) => Math.abs(scaled - Math.round(scaled)) <= scaled * 1e-6;
+    let digits = 0;
+    while (digits < 12 && !isRound(step * 10 ** digits)) digits += 1;
+    return value.toFixed(digits);
+  };
   const labels = (write) => (_, values) =>
     values.map((value) => write(value, values.length > 1 ? values[1] - values[0] : undefined));
 
@@ -24,7 +29,7 @@
   function chart(place, title, times, values, unit, width) {
     const axis = { stroke: ink, grid: { stroke: "#8888", width: 0.5 }, ticks: { stroke: "#8888" } };
     const options = {
-      title,
+      title: `${title} (${unit})`,
       width,
       height: 200,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "UTC"),
@@ -32,6 +37,7 @@
         { label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
         { label: unit, stroke: "#4b8bd4", fill: "#4b8bd433", points: { show: true, size: 5 } },
       ],
+      scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.05 : 1] } }, // from zero
       axes: [{ ...axis, space: 150, values: labels(moment) }, { ...axis, size: 64, values: labels(number) }],
     };
     drawn.push(new uPlot(options, [times, values], place));
