@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lithify.base.errors import CorruptObject, Refused
-from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
+from lithify.datasets.kafka.layouts.topic_settings import OwnSettings
 from lithify.datasets.kafka.format.kernel.layout import DELETE_HORIZON
 from lithify.datasets.kafka.format.record_batches import decode, rebased
 from tests.datasets.kafka import logs

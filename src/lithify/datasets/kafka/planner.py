@@ -38,6 +38,8 @@ class LogPolicy:
     """`None`: nothing is ever overdue."""
     target_object_bytes: int = 900_000
     min_saved_objects: int = 16
+    newest_object: bool = False
+    """Whether the newest object is settled too: nothing appends to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,8 @@ def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> SettledPart:
         return SettledPart((), partition.stable_offset, "no objects")
     newest = partition.objects[-1]
     bound, limit = newest.base_offset, f"the newest object, from {newest.base_offset:,} on, is not changed"
+    if policy.newest_object:
+        bound, limit = max(newest.end_offset, newest.base_offset), "the log ends there"
     if partition.stable_offset < bound:
         bound = partition.stable_offset
         limit = f"a transaction is open from {bound:,} on"

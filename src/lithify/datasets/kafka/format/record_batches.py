@@ -268,11 +268,10 @@ def _refusal(
 ) -> CorruptObject | Unsupported:
     if status == KernelStatus.BAD_MAGIC:
         magic = int(source[position + MAGIC_AT].view(np.int8))
+        if not source[position : position + HEADER_BYTES].any():
+            return CorruptObject(name, f"from byte {position} on there are zeros, where a batch should begin")
         if magic in (0, 1):
-            return Unsupported(
-                f"{name}: at byte {position} begins a message of format {magic}, from before Kafka 0.11; "
-                "let a broker of Kafka 3 convert the topic first"
-            )
+            return CorruptObject(name, f"the message of format {magic} at byte {position} does not decode")
         return Unsupported(f"{name}: at byte {position} begins a batch of the unknown message format {magic}")
     if status >= KernelStatus.UNKNOWN_ATTRIBUTES:
         return _refused_batch(name, status, batch)
