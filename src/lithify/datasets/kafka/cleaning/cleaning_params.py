@@ -48,12 +48,12 @@ class Terms:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Terms:
         """Return the terms with these `fields`; raise any `Exception` if they are invalid."""
-        flags = {name: found[name] for name in _FLAGS if name in found}
-        if not all(isinstance(flag, bool) for flag in flags.values()):
-            raise ValueError(f"{flags!r} are not all true or false")
+        keep_unkeyed, newest_segment = found["keep_unkeyed"], found.get("newest_segment", False)
+        if not (isinstance(keep_unkeyed, bool) and isinstance(newest_segment, bool)):
+            raise ValueError(f"{keep_unkeyed!r} or {newest_segment!r} is neither true nor false")
         numbers = {
             name: whole_number(value, most=NO_BOUND) for name, value in found.items() if name not in _FLAGS
         }
         if not numbers["segment_bytes"]:
             raise ValueError("a segment of no bytes")
-        return cls(**flags, **numbers)
+        return cls(keep_unkeyed=keep_unkeyed, newest_segment=newest_segment, **numbers)

@@ -271,7 +271,10 @@ def _refusal(
         if not source[position : position + HEADER_BYTES].any():
             return CorruptObject(name, f"from byte {position} on there are zeros, where a batch should begin")
         if magic in (0, 1):
-            return CorruptObject(name, f"the message of format {magic} at byte {position} does not decode")
+            return Unsupported(
+                f"{name}: at byte {position} begins a message of format {magic}, from before Kafka 0.11; only "
+                "folders of segments may have such messages"
+            )
         return Unsupported(f"{name}: at byte {position} begins a batch of the unknown message format {magic}")
     if status >= KernelStatus.UNKNOWN_ATTRIBUTES:
         return _refused_batch(name, status, batch)

@@ -1,19 +1,19 @@
 """Settings of topics, from the cluster's metadata log in a broker's directory.
 
-    __cluster_metadata-0/00000000000000000000.log                        records of changes
-    __cluster_metadata-0/00000000000000081240-0000000003.checkpoint      all records below that offset, compacted
+    __cluster_metadata-0/00000000000000000000.log                       records of changes
+    __cluster_metadata-0/00000000000000081240-0000000003.checkpoint     the state below that offset
 
 Both consist of record batches. The value of a record: version of the frame (1), type and version of the
 message as unsigned varints, then the fields. Of all types three count:
 
-| type | message         | fields                                                                              |
-|------|-----------------|-------------------------------------------------------------------------------------|
-| 2    | topic           | name · id, 16 bytes                                                                 |
-| 4    | setting         | kind of resource i8 (2: topic, 4: broker) · its name · name · value, or null        |
-| 9    | topic's removal | id                                                                                  |
+| type | message         | fields                                                                       |
+|------|-----------------|------------------------------------------------------------------------------|
+| 2    | topic           | name · id, 16 bytes                                                          |
+| 4    | setting         | kind of resource i8 (2: topic, 4: broker) · its name · name · value, or null |
+| 9    | topic's removal | id                                                                           |
 
-A string is its length plus one, as an unsigned varint, and its bytes; a length of 0 means null. The settings of
-the broker without a name are defaults of the whole cluster. Those in a broker's own file are not known.
+A string is its length plus one, as an unsigned varint, and its bytes; a length of 0 means null. The settings
+of the broker without a name are defaults of the whole cluster. Those in a broker's own file are not known.
 """
 
 from __future__ import annotations
@@ -106,9 +106,8 @@ class _Topics:
             try:
                 self._apply(iter(value))
             except (*UNDECODABLE, StopIteration) as error:
-                raise CorruptObject(
-                    key, f"the record at offset {record['offset']} does not decode"
-                ) from error
+                place = f"the record at offset {record['offset']}"
+                raise CorruptObject(key, f"{place} does not decode") from error
 
     def _apply(self, fields: Iterator[int]) -> None:
         if _varint(fields) != _FRAME:

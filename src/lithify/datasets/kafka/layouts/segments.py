@@ -72,8 +72,8 @@ _COMPANIONS = ("leader-epoch-checkpoint", "partition.metadata")
 _LOCK, _STOPPED = ".lock", ".kafka_cleanshutdown"
 _TIERED = ".rsm-manifest"
 _IS_TIERED = (
-    "has segments in tiered storage (.rsm-manifest), in the format of a remote storage manager, and Kafka does "
-    "not tier compacted topics; name a folder of a broker's directory"
+    "has segments in tiered storage (.rsm-manifest), in the format of a remote storage manager, and Kafka "
+    "does not tier compacted topics; name a folder of a broker's directory"
 )
 _MAX_OFFSET = (1 << 63) - 1
 

@@ -1,8 +1,8 @@
 """The end of the newest segment, as a copy of a running broker has it.
 
-A broker appends to the newest segment, and may reserve space for it. So a snapshot of its disk may end with a
-part of a batch, with zeros, or with both. Such an end is left out, as a starting broker truncates it. Anything
-else that is no batch is damage, also in the newest segment:
+A broker appends to the newest segment, and may reserve space for it. So a snapshot of its disk may end with
+a part of a batch, with zeros, or with both. Such an end is left out, as a starting broker truncates it.
+Anything else that is no batch is damage, also in the newest segment:
 
 1. The bytes that are not zeros must be the beginning of one batch, which claims more bytes than these.
 2. No sound batch may begin within them: then a length is damaged, and whole batches follow.
