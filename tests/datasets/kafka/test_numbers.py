@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lithify.base.errors import CorruptObject, Refused
-from lithify.datasets.kafka.layouts.topic_settings import OwnSettings
 from lithify.datasets.kafka.format.kernel.layout import DELETE_HORIZON
 from lithify.datasets.kafka.format.record_batches import decode, rebased
+from lithify.datasets.kafka.layouts.topic_settings import OwnSettings
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.test_rounds import NAME, a_topic

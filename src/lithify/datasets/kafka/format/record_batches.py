@@ -63,7 +63,6 @@ from lithify.kernel.buffers import Bytes, new_bytes
 _UNKNOWN = (
     KernelStatus.UNKNOWN_ATTRIBUTES,
     KernelStatus.UNKNOWN_CODEC,
-    KernelStatus.UNKNOWN_RECORD_ATTRIBUTES,
 )
 
 
@@ -272,8 +271,8 @@ def _refusal(
             return CorruptObject(name, f"from byte {position} on there are zeros, where a batch should begin")
         if magic in (0, 1):
             return Unsupported(
-                f"{name}: at byte {position} begins a message of format {magic}, from before Kafka 0.11; only "
-                "folders of segments may have such messages"
+                f"{name}: at byte {position} begins a message of format {magic}, from before Kafka 0.11; "
+                "only folders of segments may have such messages"
             )
         return Unsupported(f"{name}: at byte {position} begins a batch of the unknown message format {magic}")
     if status >= KernelStatus.UNKNOWN_ATTRIBUTES:

@@ -44,6 +44,7 @@ from lithify.datasets.kafka.format.transactions import AbortedTransaction
 from lithify.datasets.kafka.layouts.contract import (
     ALL_COMMITTED,
     CommittedOffset,
+    ObjectChunk,
     PartitionFolder,
     Segment,
     fingerprint_of,
@@ -55,6 +56,7 @@ from lithify.datasets.kafka.layouts.high_watermarks import (
     read_checkpoint,
 )
 from lithify.datasets.kafka.layouts.metadata_log import METADATA_FOLDER, METADATA_TOPIC, MetadataLog
+from lithify.datasets.kafka.layouts.objects import chunks_of
 from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers_of
 from lithify.datasets.kafka.layouts.topic_settings import OwnSettings
 from lithify.store.keys import join
@@ -64,6 +66,8 @@ from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
 PIECE_BYTES = MAX_PIECE_BYTES - (1 << 20)
 """Maximum bytes of a request, unless a batch is larger. Buffers below `MAX_PIECE_BYTES` come from the heap;
 larger ones would be mapped anew for each segment."""
+CHUNKED_FROM = 256
+"""Number of segments from which small ones are read together."""
 LOG_SUFFIX = ".log"
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _PARTITION = re.compile(r"(.+)-([0-9]{1,10})")
@@ -123,7 +127,8 @@ class SegmentFolders:
             OwnSettings.of(configs)
         except Refused as error:
             refusal = str(error)
-        return starting_at(replace(found, configs=configs, refusal=refusal), around.start_of(topic, number))
+        found = starting_at(found, around.start_of(topic, number))
+        return replace(found, configs=configs, refusal=refusal, chunks=_chunks(found))
 
     def _policy_refusal(
         self, name: str, configs: Mapping[str, str] | None, around: _Around, *, is_only: bool
@@ -187,6 +192,17 @@ class _Around:
     def start_of(self, topic: str, number: int) -> int:
         """Return the offset before which a partition's records are deleted."""
         return self.starts.get((topic, number), 0)
+
+
+def _chunks(folder: PartitionFolder) -> tuple[ObjectChunk, ...]:
+    """Return chunks of neighbouring segments if there are many small ones, so that a task has enough to read.
+    The newest segment is alone, and a chunk does not reach over the end of what is committed."""
+    *settled, newest = folder.segments
+    if len(settled) < CHUNKED_FROM:
+        return ()
+    end = folder.committed.end
+    bound = next((one.base_offset for one in reversed(settled) if one.base_offset < end), 0)
+    return (*chunks_of(settled, bound), *chunks_of([newest], bound))
 
 
 def find_partitions(store: ObjectStore, root: str) -> Directory:
