@@ -17,7 +17,11 @@ def logs(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
     """Return the URLs of the matching folders, in order."""
     found = folders(pattern, config, waiting)
     there = set(found)
-    return [url for url in found if not (_is_output(url, there) or METADATA_TOPIC in url.rpartition("/")[2])]
+    return [url for url in found if not (_is_output(url, there) or _is_metadata(url))]
+
+
+def _is_metadata(url: str) -> bool:
+    return url.rpartition("/")[2].startswith(METADATA_TOPIC)
 
 
 def _is_output(url: str, there: Container[str]) -> bool:

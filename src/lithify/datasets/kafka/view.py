@@ -288,9 +288,7 @@ def show_segments(dataset: LogDataset, snapshot: LogSnapshot) -> Shown:
     }
     lines = [Line(folder, f"{name}: ") for name, folder in folders.items()]
     lines += [
-        Line(
-            "has no partition.metadata with the topic's id, which a broker writes when it takes it over", name
-        )
+        Line(f"{name} has no partition.metadata with its topic's id; a broker adds it.")
         for name in folders
         if not any(key.endswith("/partition.metadata") for key in snapshot.partitions[name].companions)
     ]
