@@ -290,7 +290,7 @@ class LogDataset(LogSteps):
             for segment, end in zip(segments, ends, strict=True)
         ]
         clean_below = 0 if before is None or full else before.bound
-        known = [Partition(number_of(name), objects, clean_below, folder.bound, folder.committed)]
+        known = [Partition(name, objects, clean_below, folder.bound, folder.committed)]
         found = plan(known, self.policy(folder, full=full), self._now_ms())
         spec = LogSpec(name, folder.fingerprint, (), self.terms(folder))
         cost_bytes = self.cost_bytes(spec, snapshot)

@@ -56,7 +56,7 @@ class LogObject:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    number: int
+    name: str
     objects: Sequence[LogObject]
     """In the order of their offsets."""
     clean_below: int
@@ -67,7 +67,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    partition: int
+    partition: str
     start_offset: int
     end_offset: int
     """The bound: nothing from here on is changed."""
@@ -111,7 +111,7 @@ def plan(partitions: Iterable[Partition], policy: LogPolicy, now_ms: int) -> Log
         if isinstance(verdict, PlannedRound):
             rounds.append(verdict)
         else:
-            notes.append(f"partition {partition.number}: {verdict}")
+            notes.append(f"{partition.name}: {verdict}")
     return LogPlan(tuple(sorted(rounds, key=lambda item: (-item.priority, item.partition))), tuple(notes))
 
 
@@ -156,13 +156,13 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> PlannedRound
     reasons = [f"{dirty_ratio:.0%} of {decimal(size_bytes)} is new"]
     if saved > 0:
         reasons.append(f"{_objects(count)} where {needed:,} would do")
-    text = f"partition {partition.number}, offsets {settled.objects[0].base_offset:,} to {settled.bound:,}: "
+    text = f"{partition.name}, offsets {settled.objects[0].base_offset:,} to {settled.bound:,}: "
     text += ", ".join(reasons)
     if overdue_ms is not None:
         text += f"; the oldest waits {overdue_ms / 1000:,.0f} s longer than max.compaction.lag.ms"
     gain = max(dirty_ratio if too_dirty else 0.0, saved / count)
     return PlannedRound(
-        partition.number,
+        partition.name,
         settled.objects[0].base_offset,
         settled.bound,
         count,

@@ -91,7 +91,7 @@ class Indexed:
 
     def settled(self, policy: LogPolicy, now_ms: int) -> SettledPart:
         stable_offset = min(self.transactions.stable_offset(self.end_offset), self.partition.bound)
-        known = Partition(0, self._objects(), 0, stable_offset, self.partition.committed)
+        known = Partition("", self._objects(), 0, stable_offset, self.partition.committed)
         return settle(known, policy, now_ms)
 
     @property

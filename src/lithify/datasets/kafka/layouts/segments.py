@@ -92,9 +92,12 @@ class SegmentFolders:
         self._store, self._root, self._is_compacted = store, root, is_compacted
         self._metadata = MetadataLog(store)
         self._refusal: str | None = None
+        self._is_listed = False
 
     @property
     def refusal(self) -> str | None:
+        if not self._is_listed:
+            self.partitions()
         return self._refusal
 
     def partitions(self) -> Mapping[str, PartitionFolder]:
@@ -109,7 +112,7 @@ class SegmentFolders:
             own = around[directory.parent_of(folder, self._store)]
             found[name] = self._read(name, folder, own, is_only=len(topics) == 1)
         refusals = [folder.refusal for folder in found.values()]
-        self._refusal = refusals[0] if all(refusals) else None
+        self._refusal, self._is_listed = (refusals[0] if all(refusals) else None), True
         return found
 
     def _read(self, name: str, folder: str, around: _Around, *, is_only: bool) -> PartitionFolder:
@@ -201,7 +204,7 @@ def _chunks(folder: PartitionFolder) -> tuple[ObjectChunk, ...]:
     if len(settled) < CHUNKED_FROM:
         return ()
     end = folder.committed.end
-    bound = next((one.base_offset for one in reversed(settled) if one.base_offset < end), 0)
+    bound = next((one.base_offset for one in reversed(settled) if one.base_offset <= end), 0)
     return (*chunks_of(settled, bound), *chunks_of([newest], bound))
 
 

@@ -31,6 +31,7 @@ _MAX_TORN_BYTES = 128 << 20
 _LEAST_MISSING_BYTES = 8
 """A batch may end with a few zeros of its own."""
 _BITE_BYTES = 4 << 20
+_MAX_OWN_ZEROS = 8 << 20
 Read = Callable[[int, int], bytes]
 """Returns bytes from a position on, so many."""
 
@@ -55,7 +56,10 @@ def is_torn(read: Read, position: int, end: int) -> bool:
         return True
     claimed = UNCOUNTED_BYTES + int.from_bytes(content[LENGTH_AT : LENGTH_AT + 4], signed=True)
     missing, is_cut = claimed - len(content), position + claimed > end
-    if content[MAGIC_AT] > MAGIC or missing <= 0 or _has_batch(content):
+    if content[MAGIC_AT] > MAGIC or missing <= 0:
+        return False
+    zeros = min(end - position - len(content), _MAX_OWN_ZEROS)
+    if _has_batch(content + bytes(zeros)):
         return False
     return is_cut or (missing >= _LEAST_MISSING_BYTES and position + claimed < end)
 
