@@ -272,7 +272,7 @@ class LogDataset(LogSteps):
                 if found.next_step is Step.REWRITE:
                     reason = "; ".join((reason, *self._waits(snapshot, name)))
                 proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
-        if self.refusal is not None:
+        if self.refusal is not None and not any(one.refusal for one in snapshot.partitions.values()):
             notes.append(f"{self.url}: {self.refusal}")
         ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
         return Plan(tuple(ordered), tuple(notes))
