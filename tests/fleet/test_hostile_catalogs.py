@@ -128,7 +128,8 @@ DATA = {
     "garbage_collector_options",
     "iceberg": "properties garbage",
     "kafka": "min_cleanable_dirty_ratio min_compaction_lag max_compaction_lag delete_retention keep_unkeyed "
-    "segment_bytes producer_id_expiration quiet_period copy_to live broker_build member garbage",
+    "cleanup_policy newest_segment segment_bytes producer_id_expiration quiet_period copy_to live "
+    "broker_build member garbage",
 }
 """All that a catalog may set, as it was thought about: a new setting is not among them by itself."""
 

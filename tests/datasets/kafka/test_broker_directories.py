@@ -10,14 +10,21 @@ from pathlib import Path
 import pytest
 
 from lithify.base.errors import CorruptObject, Refused
+from lithify.base.ids import RandomIds
+from lithify.config.model import Config
+from lithify.coordination.groups import GroupFiles
 from lithify.datasets.kafka.dataset import LogDataset
 from lithify.datasets.kafka.format.record_batches import decode, filtered
 from lithify.datasets.kafka.garbage import collect
 from lithify.datasets.kafka.layouts.segments import SegmentFolders, find_partitions
 from lithify.datasets.kafka.layouts.tails import is_torn, sound_bytes
+from lithify.datasets.kafka.members import LogMember
+from lithify.datasets.kafka.places import open_places
 from lithify.datasets.kafka.settings import KafkaSettings
 from lithify.protocol.model import Ledger
 from lithify.store.local import LocalStore
+from lithify.store.resilience.waiting import WaitPolicy
+from lithify.testing import ManualClock
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.folders import latest, put_segments, read_rows
 from tests.datasets.kafka.logs import Batch, encode, encode_all, keep_all
@@ -199,6 +206,26 @@ def test_a_damaged_metadata_log_is_named(value: bytes) -> None:
     put_metadata(topic, value)
     with pytest.raises(CorruptObject, match="__cluster_metadata-0"):
         directory(topic).snapshot()
+
+
+def test_one_output_serves_many_logs() -> None:
+    """A `*` is the path of the log; Lithify's output of another log is never taken over."""
+    waiting = WaitPolicy()
+    for url, output, root in (
+        ("kafka+memory://b/backup/a%20b-0", "memory://o/small/*", "small/backup/a b-0"),
+        ("kafka+memory://b/backup/%2A-0", "memory://o/*/of", "backup/*-0/of"),
+    ):
+        _, place = open_places(url, output, Config(), waiting)
+        assert (place.store.url, place.root) == ("memory://o", root)
+    with pytest.raises(Refused, match="lies in the log"):
+        open_places("kafka+memory://b/backup", "memory://b/*/x", Config(), waiting)
+
+
+def test_a_group_has_one_topic() -> None:
+    dataset = directory(topics(orders=COMPACT, users=COMPACT))
+    dataset.member = LogMember(GroupFiles(dataset.store, "group", ManualClock(NOW_MS), RandomIds()), "eu")
+    with pytest.raises(Refused, match="a group has copies of one"):
+        dataset.snapshot()
 
 
 @pytest.mark.parametrize("name", ["a..-0", "..-0", "%2e%2e-0", "a b-0", "ä☃-0", "-0-0", "x-0000000001"])

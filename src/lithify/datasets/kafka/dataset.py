@@ -34,7 +34,7 @@ from lithify.datasets.kafka.cleaning.cleaning_tasks import LogSteps
 from lithify.datasets.kafka.cleaning.partitioned_arrays import first_element
 from lithify.datasets.kafka.cleaning.tasks import OFFSETS, Output, get_kept, sample_of, slice_keys
 from lithify.datasets.kafka.layouts.contract import PartitionFolder
-from lithify.datasets.kafka.layouts.segments import number_of
+from lithify.datasets.kafka.layouts.segments import number_of, topic_of
 from lithify.datasets.kafka.layouts.topic_settings import OwnSettings
 from lithify.datasets.kafka.members import lowest, waits
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
@@ -95,6 +95,11 @@ class LogDataset(LogSteps):
 
     def _read_snapshot(self) -> LogSnapshot:
         partitions = self.partitions()
+        topics = {topic_of(name) for name in partitions}
+        if self.member is not None and len(topics) > 1:
+            raise Refused(
+                f"{self.url}: has {len(topics)} topics, but a group has copies of one; name a topic"
+            )
         self._layout.check_output(self.store, self.output_root)
         state = self.state()
         return LogSnapshot(partitions, state, None if self.member is None else self.member.read())

@@ -423,6 +423,11 @@ def number_of(partition: str) -> int:
     return _name_and_number(partition)[1]
 
 
+def topic_of(partition: str) -> str:
+    """Return the topic in a partition's name."""
+    return _name_and_number(partition)[0]
+
+
 def _name(key: str) -> str:
     return key.rstrip("/").rpartition("/")[2]
 
