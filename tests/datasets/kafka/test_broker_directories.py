@@ -14,6 +14,7 @@ from lithify.base.ids import RandomIds
 from lithify.config.model import Config
 from lithify.coordination.groups import GroupFiles
 from lithify.datasets.kafka.dataset import LogDataset
+from lithify.datasets.kafka.discovery import logs as logs_of
 from lithify.datasets.kafka.format.record_batches import decode, filtered
 from lithify.datasets.kafka.garbage import collect
 from lithify.datasets.kafka.layouts.segments import SegmentFolders, find_partitions
@@ -219,6 +220,14 @@ def test_one_output_serves_many_logs() -> None:
         assert (place.store.url, place.root) == ("memory://o", root)
     with pytest.raises(Refused, match="lies in the log"):
         open_places("kafka+memory://b/backup", "memory://b/*/x", Config(), waiting)
+
+
+def test_a_fleet_finds_partitions_and_directories_and_no_metadata() -> None:
+    topic = topics(orders=COMPACT)
+    bucket = topic.store.url.removeprefix("memory://").strip("/")
+    start = f"kafka+memory://{bucket}/{topic.root}"
+    assert logs_of(f"{start}/*", Config(), WaitPolicy()) == [f"{start}/orders-0"]
+    assert logs_of(f"{start[:-2]}*", Config(), WaitPolicy()) == [start]
 
 
 def test_a_group_has_one_topic() -> None:

@@ -31,10 +31,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from lithify.base.allocator import MAX_PIECE_BYTES
+from lithify.base.concurrency import each_of
 from lithify.base.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.format.kernel.headers import whole_batches
@@ -66,6 +68,7 @@ from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
 PIECE_BYTES = MAX_PIECE_BYTES - (1 << 20)
 """Maximum bytes of a request, unless a batch is larger. Buffers below `MAX_PIECE_BYTES` come from the heap;
 larger ones would be mapped anew for each segment."""
+LISTINGS_AT_ONCE = 16
 CHUNKED_FROM = 256
 """Number of segments from which small ones are read together."""
 LOG_SUFFIX = ".log"
@@ -107,10 +110,17 @@ class SegmentFolders:
             for parent, listed in directory.parents.items()
         }
         topics = {_name_and_number(name)[0] for name in directory.partitions}
-        found = {}
-        for name, folder in directory.partitions.items():
-            own = around[directory.parent_of(folder, self._store)]
-            found[name] = self._read(name, folder, own, is_only=len(topics) == 1)
+        reads = [
+            partial(
+                self._read,
+                name,
+                folder,
+                around[directory.parent_of(folder, self._store)],
+                is_only=len(topics) == 1,
+            )
+            for name, folder in directory.partitions.items()
+        ]
+        found = dict(zip(directory.partitions, each_of(reads, LISTINGS_AT_ONCE), strict=True))
         refusals = [folder.refusal for folder in found.values()]
         self._refusal, self._is_listed = (refusals[0] if all(refusals) else None), True
         return found
