@@ -288,6 +288,8 @@ LYING = NEXT[:8] + b"\0\0\7\0" + NEXT[12:] + encode(logs.data(8, ("z", "1")))
         (bytes(5), True),
         (bytes(5000), True),
         (NEXT[:100] + bytes(5000), True),  # reserved space
+        (NEXT[:9] + bytes(5000), True),
+        (NEXT[:12] + bytes(5000), True),
         (NEXT[:-9] + bytes(5000), True),
         (b"", False),
         (DAMAGED, None),
@@ -425,6 +427,18 @@ def test_a_hanging_transaction_is_named() -> None:
     topic.compact(topic.opened(EAGER))
     said = notes(topic.opened(EAGER))[NAME]
     assert "transaction of producer 77 (epoch 3) has been open from offset 1 on for 50.0 h" in said
+
+
+@pytest.mark.parametrize("last", [-1, 0, (1 << 63) - 1])
+def test_a_hanging_transaction_of_any_time(last: int) -> None:
+    rows = [logs.Rec(n, time, b"a", b"1") for n, time in enumerate((-(1 << 40), last, last))]
+    first = Batch(tuple(rows[:1]), producer=(5, 0, 0), transactional=True)
+    batches = [first, *(Batch((row,)) for row in rows[1:])]
+    topic = a_topic([[batch] for batch in batches])
+    topic.compact(topic.opened(EAGER))
+    found = topic.opened(EAGER).state().rounds[NAME].open_transaction
+    assert found is not None
+    assert found.first_offset == 0
 
 
 def test_attributes_of_records_mean_nothing() -> None:

@@ -114,7 +114,7 @@ class Indexed:
         idle_ms = max(facts.max_timestamp_ms for facts in self.facts) - last.timestamp_ms
         if idle_ms < HANGING_MS:
             return None
-        return OpenTransaction(producer_id, last.epoch, first_offset, idle_ms)
+        return OpenTransaction(producer_id, last.epoch, first_offset, min(idle_ms, NO_BOUND))
 
     def whole_segments(self, group: SegmentGroup) -> tuple[Segment, ...]:
         """Return the segments of a group, without a torn end."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
+from lithify.base.errors import CorruptObject, ObjectNotFound, Refused, Unsupported
 from lithify.datasets.kafka.cleaning.index import Run, entries, ordered, slices
 from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND, last_records
@@ -141,7 +141,7 @@ def _make(
 ) -> SegmentIndex:
     try:
         facts, headers = _index(source, own, segment, key, moved)
-    except CorruptObject:
+    except (CorruptObject, Unsupported):
         whole = whole_bytes(source, segment) if is_newest else segment.size_bytes
         if whole == segment.size_bytes:
             raise

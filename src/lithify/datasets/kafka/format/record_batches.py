@@ -39,6 +39,7 @@ from lithify.datasets.kafka.format.kernel.layout import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
+    LENGTH_AT,
     MAGIC_AT,
     MAX_OFFSET_DELTA,
     MIN_RECORD_BYTES,
@@ -267,7 +268,7 @@ def _refusal(
 ) -> CorruptObject | Unsupported:
     if status == KernelStatus.BAD_MAGIC:
         magic = int(source[position + MAGIC_AT].view(np.int8))
-        if not source[position : position + HEADER_BYTES].any():
+        if not source[position + LENGTH_AT : position + HEADER_BYTES].any():
             return CorruptObject(name, f"from byte {position} on there are zeros, where a batch should begin")
         if magic in (0, 1):
             return Unsupported(

@@ -151,13 +151,13 @@ class SegmentFolders:
         advice = "if it is compacted all the same, set kafka.cleanup_policy to compact"
         if configs is None:
             is_known = is_only or _name_and_number(name) in around.cleaned
-            return "" if is_known else f"its cleanup.policy is not known; {advice}, or name it alone"
+            return "" if is_known else f"has a cleanup.policy that is not known; {advice}, or name it alone"
         policy = configs.get("cleanup.policy")
         if policy is None:
-            return f"its topic has no cleanup.policy, and the default of brokers is delete; {advice}"
+            return f"has no cleanup.policy, and the default of brokers is delete; {advice}"
         if "compact" in [one.strip() for one in policy.split(",")]:
             return ""
-        return f"its topic has cleanup.policy {policy}, so its older records must be kept; {advice}"
+        return f"has cleanup.policy {policy}, so its older records must be kept; {advice}"
 
     def check_output(self, store: ObjectStore, folder: str) -> None:
         """Raise `Refused` for a broker's directory or a folder directly in it: the broker could not start."""
