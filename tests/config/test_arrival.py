@@ -222,6 +222,8 @@ CASES |= {
     "kafka.max_compaction_lag": Case("7s", 7000, lambda b: b.log().policy().max_compaction_lag_ms),
     "kafka.delete_retention": Case("7s", 7000, lambda b: b.log().terms().delete_retention_ms),
     "kafka.keep_unkeyed": Case(True, True, lambda b: b.log().terms().keep_unkeyed),
+    "kafka.cleanup_policy": Case("compact", True, lambda b: b.log()._layout._is_compacted),
+    "kafka.newest_segment": Case(True, True, lambda b: b.log().terms().newest_segment),
     "kafka.segment_bytes": Case(7, 7, lambda b: b.log().terms().segment_bytes),
     "kafka.producer_id_expiration": Case("7s", 7000, lambda b: b.log().terms().producer_id_expiration_ms),
     "kafka.quiet_period": Case("7s", 7000, lambda b: b.log().terms().quiet_ms),

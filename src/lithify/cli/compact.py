@@ -43,8 +43,8 @@ def _plan(context: CommandContext, url: str, args: CommandArgs, png: Path | None
 
         if planned.timeline is None:
             raise Refused(
-                f"{url}: --png draws a timeline, but the parts of this dataset have no known times; "
-                "for a database, set slatedb.segments.pattern"
+                f"{url}: --png draws a timeline, but the parts of this dataset have no known times; omit it, "
+                "or for a database, set slatedb.segments.pattern"
             )
         save_picture(planned.timeline.plan, planned.timeline.calendar, png, planned.timeline.words)
     context.show(planned.shown)

@@ -44,7 +44,7 @@ from types import TracebackType
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.direct import DirectFile
 from lithify.store.keys import check_key, is_leftover_name, is_object_name, unstaged
-from lithify.store.objects import FolderListing, ObjectMeta
+from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
 from lithify.store.ranges import check_range
 
 MAX_LOCK_WAIT_S = 10.0
@@ -402,3 +402,9 @@ def _write_failures(verb: str, key: str) -> Iterator[None]:
         raise StoreError(f"{verb} {key}: {error}") from error
     except OSError as error:
         raise StoreError(f"{verb} {key}: {error}") from error
+
+
+def real_key(store: ObjectStore, key: str) -> str:
+    """Return the key without symbolic links, if the store is the local file system."""
+    is_on_disk = store.url == "file:///"
+    return os.path.realpath(f"/{key}").strip("/") if is_on_disk else key

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lithify.base.errors import CorruptObject, Refused
-from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
 from lithify.datasets.kafka.format.kernel.layout import DELETE_HORIZON
 from lithify.datasets.kafka.format.record_batches import decode, rebased
+from lithify.datasets.kafka.layouts.topic_settings import OwnSettings
 from tests.datasets.kafka import logs
 from tests.datasets.kafka.buckets import Bucket, a_bucket
 from tests.datasets.kafka.test_rounds import NAME, a_topic
@@ -81,8 +81,8 @@ def test_what_is_negative_is_refused(name: str, value: str) -> None:
     ("value", "ratio"), [("0.25", 0.25), ("1e-1", 0.1), (".5", 0.5), ("7", 1.0), ("1e400", 1.0)]
 )
 def test_ratios(value: str, ratio: float) -> None:
-    topic = a_topic_with(RATIO, value).opened().partitions()[NAME].topic
-    assert OwnSettings.of(topic).dirty_ratio == ratio
+    configs = a_topic_with(RATIO, value).opened().partitions()[NAME].configs
+    assert OwnSettings.of(configs).dirty_ratio == ratio
 
 
 @pytest.mark.parametrize("name", [LAST, LAST + 1, (1 << 64) - 1, 1 << 64, 10**20 - 1])

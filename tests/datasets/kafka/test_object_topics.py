@@ -47,7 +47,7 @@ def test_a_plan_says_what_many_small_objects_cost(topic: Path) -> None:
     found = invoke_json("plan", f"kafka+file://{topic}")
     assert [one["partition"] for one in found["partitions"]] == ["orders-0", "orders-3"]
     reasons = {one["spec"]["partition"]: one["reason"] for one in found["proposals"]}
-    assert "partition 3, offsets 0 to 199" in reasons["orders-3"]
+    assert "orders-3, offsets 0 to 199" in reasons["orders-3"]
     assert "199 objects where 1 would do" in reasons["orders-3"]
     assert len(invoke_json("inspect", "segments", f"kafka+file://{topic}")["segments"]) == 202
     assert files(topic) == before

@@ -33,22 +33,20 @@ def of(partition: Partition, **policy: Any) -> LogPlan:
 def partition(all_objects: Iterable[LogObject], clean: int = 0, stable: int | None = None) -> Partition:
     listed = list(all_objects)
     end = listed[-1].end_offset if listed else 0
-    return Partition(3, listed, clean, end if stable is None else stable)
+    return Partition("orders-3", listed, clean, end if stable is None else stable)
 
 
 def test_what_is_mostly_new_is_worth_it() -> None:
     (found,) = of(partition(objects(11), clean=40)).rounds
     assert (found.start_offset, found.end_offset, found.objects, found.size_bytes) == (0, 100, 10, 10_000)
-    assert found.reason == (
-        "partition 3, offsets 0 to 100: 60% of 10.0 kB is new, 10 objects where 1 would do"
-    )
+    assert found.reason == ("orders-3, offsets 0 to 100: 60% of 10.0 kB is new, 10 objects where 1 would do")
 
 
 def test_what_is_mostly_clean_is_left_alone() -> None:
     found = of(partition(objects(11), clean=60))
     assert found.rounds == ()
     assert found.notes == (
-        "partition 3: 40% of 10.0 kB is new, below 50% (min.cleanable.dirty.ratio), in 10 objects, 1 needed; "
+        "orders-3: 40% of 10.0 kB is new, below 50% (min.cleanable.dirty.ratio), in 10 objects, 1 needed; "
         "the newest object, from 100 on, is not changed",
     )
 
@@ -56,19 +54,19 @@ def test_what_is_mostly_clean_is_left_alone() -> None:
 def test_many_small_objects_are_worth_it_though_nothing_is_new() -> None:
     assert of(partition(objects(17), clean=160)).rounds == ()
     (found,) = of(partition(objects(18), clean=170)).rounds
-    assert found.reason == "partition 3, offsets 0 to 170: 0% of 17.0 kB is new, 17 objects where 1 would do"
+    assert found.reason == "orders-3, offsets 0 to 170: 0% of 17.0 kB is new, 17 objects where 1 would do"
 
 
 def test_the_newest_object_stays() -> None:
     found = of(partition(objects(1)))
-    assert found.notes == ("partition 3: nothing is settled: the newest object, from 0 on, is not changed",)
+    assert found.notes == ("orders-3: nothing is settled: the newest object, from 0 on, is not changed",)
 
 
 def test_an_open_transaction_bounds_the_round() -> None:
     (found,) = of(partition(objects(11), stable=45)).rounds
     assert (found.end_offset, found.objects) == (45, 4)
     found_nothing = of(partition(objects(11), stable=9))
-    assert found_nothing.notes == ("partition 3: nothing is settled: a transaction is open from 9 on",)
+    assert found_nothing.notes == ("orders-3: nothing is settled: a transaction is open from 9 on",)
 
 
 def test_young_records_bound_the_round() -> None:
@@ -77,7 +75,7 @@ def test_young_records_bound_the_round() -> None:
     assert (found.end_offset, found.objects) == (60, 6)
     late = of(partition(young), min_compaction_lag_ms=60_000)
     assert late.notes == (
-        "partition 3: nothing is settled: records from 0 on are younger than min.compaction.lag.ms",
+        "orders-3: nothing is settled: records from 0 on are younger than min.compaction.lag.ms",
     )
 
 
@@ -102,15 +100,15 @@ def test_records_without_times_are_never_overdue() -> None:
 
 def test_the_most_urgent_comes_first() -> None:
     def numbered(number: int, clean: int) -> Partition:
-        return Partition(number, objects(11, size=1_000_000), clean, 110)
+        return Partition(f"orders-{number}", objects(11, size=1_000_000), clean, 110)
 
     found = plan([numbered(0, 40), numbered(1, 0), numbered(2, 20), numbered(4, 0)], POLICY, NOW_MS)
-    assert [item.partition for item in found.rounds] == [1, 4, 2, 0]
+    assert [item.partition for item in found.rounds] == ["orders-1", "orders-4", "orders-2", "orders-0"]
     assert all(0 <= item.priority <= 1 for item in found.rounds)
 
 
 def test_a_partition_without_objects_is_noted() -> None:
-    assert of(Partition(0, [], 0, 0)).notes == ("partition 0: no objects",)
+    assert of(Partition("orders-0", [], 0, 0)).notes == ("orders-0: no objects",)
 
 
 def test_objects_without_bytes_are_no_reason() -> None:

@@ -288,7 +288,6 @@ def patched(data: bytes, position: int, content: bytes) -> bytes:
         (16, b"\3", Unsupported, "unknown message format 3"),
         (21, b"\0\x80", Unsupported, "attributes that this version does not know"),
         (21, b"\0\5", Unsupported, "a codec that this version does not know"),
-        (62, b"\1", Unsupported, "a record has attributes"),
         (23, b"\0\0\0\1", CorruptObject, "more records than it has offsets"),
         (57, b"\0\0\0\4", CorruptObject, "more records than it has offsets or bytes for"),
         (23, b"\xff\xff\xff\xff", CorruptObject, "negative or too large"),

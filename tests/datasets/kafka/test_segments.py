@@ -16,6 +16,7 @@ from lithify.datasets.kafka.format.transactions import follow
 from lithify.datasets.kafka.layouts.contract import Segment
 from lithify.datasets.kafka.layouts.segments import (
     SegmentWriter,
+    SplitWriter,
     find_partitions,
     pieces,
     read_folder,
@@ -148,6 +149,24 @@ def test_a_segment_without_batches_is_written_too() -> None:
     assert store.get(name(81)) == store.get(name(81, ".index")) == store.get(name(81, ".timeindex")) == b""
 
 
+@pytest.mark.parametrize(("far", "limit"), [((1 << 31) + 7, 1 << 20), (11, 230)])
+def test_what_an_index_cannot_count_becomes_another_segment(java: KafkaJava, far: int, limit: int) -> None:
+    """Offsets or bytes beyond what an index of 32 bits can count; three batches of about 90 bytes."""
+    log = [logs.data(first, ("a", "x" * 20)) for first in (7, far, far + 1)]
+    store = MemoryStore(ManualClock(1000))
+    writer = SplitWriter(store, "logs/orders-0", 7, limit_bytes=limit)
+    writer.write(encode_all(log), ())
+    found = writer.close()
+    assert [one.base_offset for one in found] == ([7, far] if limit > 1000 else [7, far + 1])
+    assert b"".join(store.get(one.key) for one in found) == encode_all(log)
+    assert [store.get(one.key) for one in found] == [
+        encode_all(part) for part in ([log[:1], log[1:]] if limit > 1000 else [log[:2], log[2:]])
+    ]
+    for one in found:
+        relative = [f"offset {batch.first} 0" for batch in log if batch.first >= one.base_offset]
+        assert "none" not in java.seek(store.get(one.key), relative[:1])
+
+
 def test_what_an_index_cannot_count_is_refused() -> None:
     far = logs.data(1 << 31, ("a", "1"))
     writer = SegmentWriter(MemoryStore(), "logs/orders-0", 0)
@@ -183,7 +202,7 @@ BAD = TWO[:-1] + bytes([TWO[-1] ^ 1])
         (ONE + TWO[:9], CorruptObject, "longer than the rest of the object"),
         (ONE + OLD, Unsupported, "format 1"),
         (ONE + BAD, CorruptObject, "checksum"),
-        (ONE + bytes(100), Unsupported, "format 0"),
+        (ONE + bytes(100), CorruptObject, "there are zeros"),
     ],
 )
 @pytest.mark.parametrize("piece_bytes", [20, 100, 1 << 20])
@@ -252,7 +271,14 @@ def test_partitions_of_a_topic_are_found() -> None:
     ("objects", "root", "error", "text"),
     [
         ({}, "logs", DatasetNotFound, "neither segments"),
-        ({name(0, folder="logs/a-0"): ONE, name(0, folder="logs/b-0"): ONE}, "logs", Refused, "2 topics"),
+        ({name(0, folder="logs/__cluster_metadata-0"): ONE}, "logs", DatasetNotFound, "neither segments"),
+        (
+            {name(0, folder="logs/__cluster_metadata-0"): ONE},
+            "logs/__cluster_metadata-0",
+            Refused,
+            "cluster's own metadata",
+        ),
+        ({"tiered/orders-6Ts3Q/0/00000000000000000023-x.rsm-manifest": b"{}"}, "tiered", Refused, "rsm-man"),
         ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs", Refused, "a broker runs"),
         ({name(0, folder="logs/a-0"): ONE, "logs/.lock": b""}, "logs/a-0", Refused, "a broker runs"),
         ({name(0, folder="logs/things"): ONE}, "logs/things", Refused, "named after its partition"),
@@ -271,6 +297,7 @@ def test_what_is_no_topic_is_refused(
         ("logs/orders-0/x.txt", DatasetNotFound, "no segments"),
         (name(0, ".log.swap"), Refused, "while it replaced segments"),
         ("logs/orders-0/5.log", Refused, "20 digits"),
+        ("logs/orders-0/00000000000000000023-x.rsm-manifest", Refused, "tiered storage"),
         (name(99999999999999999999), CorruptObject, "no such offset"),
     ],
 )

@@ -54,6 +54,7 @@ def check_log(
         yield from _check_build(settings.broker_build)
         yield from _check_deletions(dataset, found.snapshot)
     yield from _check_committed(found.snapshot)
+    yield from _check_refused(found.snapshot)
     yield from check_compactions(found)
     yield from _check_partitions(found)
     yield from _check_group(dataset, found.snapshot, now_ms)
@@ -109,6 +110,16 @@ def _check_committed(snapshot: LogSnapshot) -> Iterator[Finding]:
         if not folder.committed.is_known:
             says = f"{name}: {folder.committed.limit}"
             yield warning("high watermark", says, "start the broker, and stop it cleanly")
+
+
+def _check_refused(snapshot: LogSnapshot) -> Iterator[Finding]:
+    for name, folder in snapshot.partitions.items():
+        if folder.refusal:
+            yield warning("partition", f"{name} is not compacted: {folder.refusal}", "see lithify plan")
+        found = snapshot.round(name)
+        if found is not None and found.open_transaction is not None:
+            says = f"{name}: {found.open_transaction}"
+            yield warning("transactions", says, "until then nothing after it is compacted")
 
 
 def _check_partitions(found: Status) -> Iterator[Finding]:

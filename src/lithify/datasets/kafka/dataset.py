@@ -29,13 +29,13 @@ from lithify.base.errors import Refused
 from lithify.base.ids import Ulid, ulid_ms
 from lithify.config.durations import FOREVER, to_milliseconds
 from lithify.datasets.kafka.buckets.publishing import PUBLICATION_REPORTS, PublicationReport
-from lithify.datasets.kafka.buckets.topic_settings import OwnSettings
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.cleaning_tasks import LogSteps
 from lithify.datasets.kafka.cleaning.partitioned_arrays import first_element
 from lithify.datasets.kafka.cleaning.tasks import OFFSETS, Output, get_kept, sample_of, slice_keys
-from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
-from lithify.datasets.kafka.layouts.segments import number_of
+from lithify.datasets.kafka.layouts.contract import PartitionFolder
+from lithify.datasets.kafka.layouts.segments import number_of, topic_of
+from lithify.datasets.kafka.layouts.topic_settings import OwnSettings
 from lithify.datasets.kafka.members import lowest, waits
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
@@ -95,6 +95,11 @@ class LogDataset(LogSteps):
 
     def _read_snapshot(self) -> LogSnapshot:
         partitions = self.partitions()
+        topics = {topic_of(name) for name in partitions}
+        if self.member is not None and len(topics) > 1:
+            raise Refused(
+                f"{self.url}: has {len(topics)} topics, but a group has copies of one; name a topic"
+            )
         self._layout.check_output(self.store, self.output_root)
         state = self.state()
         return LogSnapshot(partitions, state, None if self.member is None else self.member.read())
@@ -169,10 +174,10 @@ class LogDataset(LogSteps):
 
     # Planning
 
-    def policy(self, topic: BrokerTopic | None = None, *, full: bool = False) -> LogPolicy:
+    def policy(self, folder: PartitionFolder | None = None, *, full: bool = False) -> LogPolicy:
         """Return when a partition is worth compacting: by the topic's own settings, else by Lithify's. With
         `full`, any change is enough."""
-        settings, own = self._settings, OwnSettings.of(topic)
+        settings, own = self._settings, _own(folder)
         lag = settings.max_compaction_lag
         default_lag_ms = None if lag == FOREVER else to_milliseconds(lag)
         ratio = settings.min_cleanable_dirty_ratio if own.dirty_ratio is None else own.dirty_ratio
@@ -180,8 +185,15 @@ class LogDataset(LogSteps):
             min_cleanable_dirty_ratio=0.0 if full else ratio,
             min_compaction_lag_ms=self._min_lag_ms(own),
             max_compaction_lag_ms=default_lag_ms if own.max_lag_ms is None else own.max_lag_ms,
-            target_object_bytes=self._layout.target_bytes or settings.segment_bytes,
+            target_object_bytes=self._layout.target_bytes or self._segment_bytes(own),
+            newest_object=self._takes_newest(folder),
         )
+
+    def _segment_bytes(self, own: OwnSettings) -> int:
+        return int(self._settings.segment_bytes) if own.segment_bytes is None else own.segment_bytes
+
+    def _takes_newest(self, folder: PartitionFolder | None) -> bool:
+        return self._settings.newest_segment and (folder is None or folder.topic is None)
 
     def _min_lag_ms(self, own: OwnSettings) -> int:
         return (
@@ -193,17 +205,18 @@ class LogDataset(LogSteps):
             return own.delete_retention_ms
         return to_milliseconds(self._settings.delete_retention)
 
-    def terms(self, topic: BrokerTopic | None = None, marks: Marks | None = None) -> Terms:
+    def terms(self, folder: PartitionFolder | None = None, marks: Marks | None = None) -> Terms:
         """Return the terms of a step planned now; in a group, `marks` limit removals."""
-        settings, own = self._settings, OwnSettings.of(topic)
+        settings, own = self._settings, _own(folder)
         removed = {} if marks is None else {"tombstones_below": marks.clean, "markers_below": marks.resolved}
         return Terms(
             min_compaction_lag_ms=self._min_lag_ms(own),
             delete_retention_ms=self._delete_retention_ms(own),
             producer_id_expiration_ms=to_milliseconds(settings.producer_id_expiration),
-            segment_bytes=int(settings.segment_bytes),
-            keep_unkeyed=settings.keep_unkeyed or topic is not None,
+            segment_bytes=self._segment_bytes(own),
+            keep_unkeyed=bool(settings.keep_unkeyed) or (folder is not None and folder.topic is not None),
             quiet_ms=to_milliseconds(settings.quiet_period),
+            newest_segment=self._takes_newest(folder),
             **removed,
         )
 
@@ -244,6 +257,8 @@ class LogDataset(LogSteps):
         for name, folder in snapshot.partitions.items():
             if name in held:
                 notes.append(f"{name}: {held[name]}")
+            elif folder.refusal:
+                notes.append(f"{name}: {folder.refusal}")
             elif name in busy:
                 notes.append(f"{name}: is being compacted")
             elif (found := snapshot.round(name)) is None or self._is_due_again(snapshot, found, name):
@@ -252,15 +267,17 @@ class LogDataset(LogSteps):
                 notes += [verdict] if isinstance(verdict, str) else []
             elif found.next_step is None:
                 notes.append(f"{name}: {_why_done(found)}")
+            elif found.unkeyed and self._settings.keep_unkeyed is None:
+                notes.append(f"{name}: {_why_unkeyed(found)}")
             else:
-                terms = self.terms(folder.topic, self._bounds(snapshot, name))
+                terms = self.terms(folder, self._bounds(snapshot, name))
                 spec = LogSpec(name, found.fingerprint, found.done, terms)
                 cost_bytes, step = self.cost_bytes(spec, snapshot), len(found.done) + 1
                 reason = f"{name}: step {step} of {len(found.steps)} ({found.next_step})"
                 if found.next_step is Step.REWRITE:
                     reason = "; ".join((reason, *self._waits(snapshot, name)))
                 proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
-        if self.refusal is not None:
+        if self.refusal is not None and not any(one.refusal for one in snapshot.partitions.values()):
             notes.append(f"{self.url}: {self.refusal}")
         ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
         return Plan(tuple(ordered), tuple(notes))
@@ -278,9 +295,9 @@ class LogDataset(LogSteps):
             for segment, end in zip(segments, ends, strict=True)
         ]
         clean_below = 0 if before is None or full else before.bound
-        known = [Partition(number_of(name), objects, clean_below, folder.bound, folder.committed)]
-        found = plan(known, self.policy(folder.topic, full=full), self._now_ms())
-        spec = LogSpec(name, folder.fingerprint, (), self.terms(folder.topic))
+        known = [Partition(name, objects, clean_below, folder.bound, folder.committed)]
+        found = plan(known, self.policy(folder, full=full), self._now_ms())
+        spec = LogSpec(name, folder.fingerprint, (), self.terms(folder))
         cost_bytes = self.cost_bytes(spec, snapshot)
         if found.rounds:
             (worth,) = found.rounds
@@ -303,7 +320,7 @@ class LogDataset(LogSteps):
         else 0."""
         if before is None or not before.is_whole:
             return 0
-        horizon_ms = ulid_ms(before.done[-1]) + self._delete_retention_ms(OwnSettings.of(folder.topic))
+        horizon_ms = ulid_ms(before.done[-1]) + self._delete_retention_ms(_own(folder))
         return before.tombstones if self._now_ms() >= horizon_ms else 0
 
     def _is_released(self, snapshot: LogSnapshot, found: PartitionRound, name: str) -> bool:
@@ -333,6 +350,8 @@ class LogDataset(LogSteps):
         folder = snapshot.partitions.get(spec.partition)
         if folder is None:
             return f"{spec.partition} is gone"
+        if folder.refusal:
+            return f"{spec.partition}: {folder.refusal}"
         if spec.step is Step.PUBLISH:
             return None if snapshot.done(spec.partition) == spec.done else _why_not_published(spec)
         if folder.fingerprint != spec.fingerprint:
@@ -419,8 +438,12 @@ class LogDataset(LogSteps):
         folder, done = snapshot.partitions[spec.partition], (*spec.done, compaction.id)
         if spec.step is Step.INDEX:
             indexed = self._indexed(spec, folder)
-            policy = LogPolicy(min_compaction_lag_ms=spec.terms.min_compaction_lag_ms)
+            policy = LogPolicy(
+                min_compaction_lag_ms=spec.terms.min_compaction_lag_ms,
+                newest_object=spec.terms.newest_segment,
+            )
             settled = indexed.settled(policy, ulid_ms(compaction.id))
+            settled_facts = indexed.facts[: len(settled.objects)]
             return PartitionRound(
                 spec.fingerprint,
                 done,
@@ -429,9 +452,12 @@ class LogDataset(LogSteps):
                 len(folder.segments),
                 folder.size_bytes,
                 indexed.records,
-                sum(facts.tombstones for facts in indexed.facts[: len(settled.objects)]),
+                sum(facts.tombstones for facts in settled_facts),
                 topic_id=folder.topic_id,
                 activity=folder.activity,
+                unkeyed=0 if folder.topic else sum(facts.unkeyed for facts in settled_facts),
+                torn_bytes=indexed.torn_bytes,
+                open_transaction=indexed.open_transaction,
             )
         found = replace(self._round(snapshot, spec), done=done)
         if spec.step is Step.MATCH:
@@ -483,10 +509,29 @@ def _why_not_published(spec: LogSpec) -> str:
     )
 
 
+def _own(folder: PartitionFolder | None) -> OwnSettings:
+    return OwnSettings.of(None if folder is None else folder.configs)
+
+
 def _why_done(found: PartitionRound) -> str:
+    said = "is compacted, and has not changed since"
     if not found.settled:
-        return (
+        said = (
             f"nothing is settled below offset {found.bound:,}: a transaction is open there, or records are "
             "young or not committed"
         )
-    return "is compacted, and has not changed since"
+    if found.open_transaction is not None:
+        said += f"; {found.open_transaction}"
+    if found.torn_bytes:
+        said += (
+            f"; the last {found.torn_bytes:,} bytes of its newest segment are not a whole batch, as in a "
+            "copy of a running broker, and are left out"
+        )
+    return said
+
+
+def _why_unkeyed(found: PartitionRound) -> str:
+    return (
+        f"{found.unkeyed:,} of its {found.records:,} records have no key, so it may not be a log of keys; to "
+        "compact it, set kafka.keep_unkeyed to true, which keeps them, or to false, which removes them"
+    )

@@ -123,6 +123,9 @@ def _collect_indexes(dataset: LogDataset, garbage: _Garbage, before_ms: int) -> 
     except (Refused, CorruptObject):  # a broker writes there, or it is damaged
         report.left["indexes"] += len(listed)
         return
+    if any(folder.refusal for folder in partitions.values()):  # it may be listed differently later
+        report.left["indexes"] += len(listed)
+        return
     needed = {
         index_key(dataset.index_folder(name), segment)
         for name, folder in partitions.items()

@@ -11,14 +11,16 @@ on one topic find each other; those about its copy are in `…/T/copies/NEW`, an
 in `clusters/C/lithify/NEW`.
 
 For other logs the output is a folder that only Lithify writes, by default the log's URL with `.compacted`
-appended. Neither may be inside the other: the source is never changed, and a folder of Lithify's among
-partitions keeps a broker from starting.
+appended. A `*` in the output's URL stands for the path of the log, so that one URL serves many logs. Neither
+may be inside the other: the source is never changed, and a folder of Lithify's among partitions keeps a
+broker from starting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from urllib.parse import quote
 
 from lithify.base.errors import Refused
 from lithify.config.model import Config
@@ -73,7 +75,8 @@ def open_places(
             f"{url}: is not a topic in a broker's bucket; only such a topic can be copied to a new topic"
         )
     if output is not None:
-        target = open_folder(output, config, waiting)
+        path = source.root if split_scheme(output)[0] is None else quote(source.root)
+        target = open_folder(output.replace("*", path), config, waiting)
     elif not source.root:
         raise Refused(f"{url}: is a whole store, so no folder can be next to it; name a folder with --output")
     else:

@@ -38,6 +38,8 @@ class LogPolicy:
     """`None`: nothing is ever overdue."""
     target_object_bytes: int = 900_000
     min_saved_objects: int = 16
+    newest_object: bool = False
+    """Whether the newest object is settled too: nothing appends to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class LogObject:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    number: int
+    name: str
     objects: Sequence[LogObject]
     """In the order of their offsets."""
     clean_below: int
@@ -65,7 +67,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    partition: int
+    partition: str
     start_offset: int
     end_offset: int
     """The bound: nothing from here on is changed."""
@@ -109,7 +111,7 @@ def plan(partitions: Iterable[Partition], policy: LogPolicy, now_ms: int) -> Log
         if isinstance(verdict, PlannedRound):
             rounds.append(verdict)
         else:
-            notes.append(f"partition {partition.number}: {verdict}")
+            notes.append(f"{partition.name}: {verdict}")
     return LogPlan(tuple(sorted(rounds, key=lambda item: (-item.priority, item.partition))), tuple(notes))
 
 
@@ -154,13 +156,13 @@ def _judge(partition: Partition, policy: LogPolicy, now_ms: int) -> PlannedRound
     reasons = [f"{dirty_ratio:.0%} of {decimal(size_bytes)} is new"]
     if saved > 0:
         reasons.append(f"{_objects(count)} where {needed:,} would do")
-    text = f"partition {partition.number}, offsets {settled.objects[0].base_offset:,} to {settled.bound:,}: "
+    text = f"{partition.name}, offsets {settled.objects[0].base_offset:,} to {settled.bound:,}: "
     text += ", ".join(reasons)
     if overdue_ms is not None:
         text += f"; the oldest waits {overdue_ms / 1000:,.0f} s longer than max.compaction.lag.ms"
     gain = max(dirty_ratio if too_dirty else 0.0, saved / count)
     return PlannedRound(
-        partition.number,
+        partition.name,
         settled.objects[0].base_offset,
         settled.bound,
         count,
@@ -176,6 +178,8 @@ def settle(partition: Partition, policy: LogPolicy, now_ms: int) -> SettledPart:
         return SettledPart((), partition.stable_offset, "no objects")
     newest = partition.objects[-1]
     bound, limit = newest.base_offset, f"the newest object, from {newest.base_offset:,} on, is not changed"
+    if policy.newest_object:
+        bound, limit = max(newest.end_offset, newest.base_offset), "the log ends there"
     if partition.stable_offset < bound:
         bound = partition.stable_offset
         limit = f"a transaction is open from {bound:,} on"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,8 @@ class KafkaSettings(OwnSection):
         "max_compaction_lag",
         "delete_retention",
         "keep_unkeyed",
+        "cleanup_policy",
+        "newest_segment",
         "segment_bytes",
         "producer_id_expiration",
         "quiet_period",
@@ -50,8 +52,20 @@ class KafkaSettings(OwnSection):
     delete_retention: Duration = Field(
         default=timedelta(days=1), description="How long tombstones are kept once nothing older is left"
     )
-    keep_unkeyed: bool = Field(
-        default=False, description="Keep records without a key, which Kafka's own compaction removes"
+    keep_unkeyed: bool | None = Field(
+        default=None,
+        description="Keep records without a key, or remove them, as Kafka's own compaction does; unset: a "
+        "partition in a folder of segments that has such records is not compacted",
+    )
+    cleanup_policy: Literal["compact"] | None = Field(
+        default=None,
+        description="The cleanup.policy of all topics in folders of segments; unset: what is known from "
+        "__cluster_metadata next to them",
+    )
+    newest_segment: bool = Field(
+        default=False,
+        description="Compact the newest segment in folders of segments too, for logs that nothing appends "
+        "to any more",
     )
     segment_bytes: PositiveSize = Field(
         default=Bytes(1 << 30), le=(1 << 31) - 1, description="Bytes of a new segment, less than 2 GiB"

@@ -47,6 +47,24 @@ STEPS = tuple(Step)
 
 
 @dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that seems to hang: a broker waits for it for ever."""
+
+    producer_id: Offset
+    producer_epoch: int
+    first_offset: Offset
+    idle_ms: Offset
+    """The time from its last record to the newest record of the log."""
+
+    def __str__(self) -> str:
+        return (
+            f"a transaction of producer {self.producer_id} (epoch {self.producer_epoch}) has been open from "
+            f"offset {self.first_offset:,} on for {self.idle_ms / 3_600_000:,.1f} h: end it with "
+            f"kafka-transactions.sh abort --start-offset {self.first_offset}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRound:
     """The progress of a partition."""
 
@@ -79,6 +97,12 @@ class PartitionRound:
     """The first tombstone that the round kept only because of the group; `NOTHING_KEPT` if there is none."""
     kept_marker: Offset = NOTHING_KEPT
     """The same for transaction markers."""
+    unkeyed: Count = 0
+    """The number of records without a key in settled segments."""
+    torn_bytes: Count = 0
+    """The size of the newest segment's end that is not a whole batch, and is left out."""
+    open_transaction: OpenTransaction | None = None
+    """The first open transaction, if the log goes on long after it."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -248,6 +272,9 @@ _ADDED_LATER = {
     "copy",
     "kept_tombstone",
     "kept_marker",
+    "unkeyed",
+    "torn_bytes",
+    "open_transaction",
     "announced",
     "is_visible",
 }

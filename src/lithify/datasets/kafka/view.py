@@ -26,6 +26,10 @@ _CUT_OVER = (
     "Start the consumers on the new topic, with their groups, then the producers.",
     "When nothing needs the old topic any more, delete it through the broker.",
 )
+_NEWEST_ONLY = (
+    "The topic's cleanup.policy is not known here. Of each key only the newest record will be in the output, "
+    "which is right only for topics with cleanup.policy=compact."
+)
 _HEADINGS = columns("partition", ">segments", ">bytes", ">new segments", ">new bytes", "state", "=folder")
 
 
@@ -198,6 +202,10 @@ def show_plan(url: str, snapshot: LogSnapshot, plan: Plan[LogSpec]) -> Shown:
         ],
         "notes": list(plan.notes),
     }
+    unknown = [name for name, folder in snapshot.partitions.items() if folder.configs is None]
+    newest_only: tuple[Block, ...] = ()
+    if plan.proposals and unknown:
+        newest_only = (Line(_NEWEST_ONLY),)
     proposals: Block = Line("Nothing to compact.")
     if plan.proposals:
         rows = [
@@ -205,7 +213,7 @@ def show_plan(url: str, snapshot: LogSnapshot, plan: Plan[LogSpec]) -> Shown:
         ]
         headings = columns("partition", "step", ">reads", "why")
         proposals = Table("Would compact", headings, rows, of="proposals")
-    return Shown(document, (_table("Partitions", found), proposals, notes(plan.notes)))
+    return Shown(document, (_table("Partitions", found), proposals, *newest_only, notes(plan.notes)))
 
 
 def spec_json(spec: LogSpec) -> dict[str, Any]:
@@ -278,7 +286,12 @@ def show_segments(dataset: LogDataset, snapshot: LogSnapshot) -> Shown:
         for one in found
         if one.folder is not None
     }
-    lines = tuple(Line(folder, f"{name}: ") for name, folder in folders.items())
+    lines = [Line(folder, f"{name}: ") for name, folder in folders.items()]
+    lines += [
+        Line(f"{name} has no partition.metadata with its topic's id; a broker adds it.")
+        for name in folders
+        if not any(key.endswith("/partition.metadata") for key in snapshot.partitions[name].companions)
+    ]
     table = Table("Segments", columns("partition", "=name", ">base offset", ">bytes"), rows, of="segments")
     return Shown({"segments": document, "folders": folders}, (table, *lines))
 

@@ -29,7 +29,7 @@ from lithify.datasets.kafka.buckets.merging import ObjectMergeTask
 from lithify.datasets.kafka.buckets.publishing import PublishTask
 from lithify.datasets.kafka.cleaning.cleaning_params import Terms
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
-from lithify.datasets.kafka.layouts.contract import BrokerTopic, PartitionFolder
+from lithify.datasets.kafka.layouts.contract import PartitionFolder
 from lithify.datasets.kafka.layouts.objects import LIVE_TAIL, ObjectRange, live_cut, live_part
 from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, LogSpec
 from lithify.datasets.kafka.settings import KafkaSettings
@@ -123,8 +123,8 @@ class LiveTopic(CutTopic):
 
     # Planning
 
-    def terms(self, topic: BrokerTopic | None = None, marks: Marks | None = None) -> Terms:
-        return replace(super().terms(topic, marks), quiet_ms=0)
+    def terms(self, folder: PartitionFolder | None = None, marks: Marks | None = None) -> Terms:
+        return replace(super().terms(folder, marks), quiet_ms=0)
 
     def propose_after(
         self, snapshot: LogSnapshot, ledger: LogLedger, held: Held, is_past: IsPast, *, full: bool

@@ -139,7 +139,7 @@ def _merge(task: ObjectMergeTask, own: ObjectStore, movements: Movements) -> Tas
     planned.sort(key=lambda one: one.base_offset)
     key = manifest_key(target, rewrite.base_offset)
     own.put(key, BucketManifest(tuple(planned)).encode())
-    return movements.result(Output(key, new_bytes), rows)
+    return movements.result(Output(key, new_bytes), rows=rows)
 
 
 def cut(found: RecordBatches, keep: Flags, target_bytes: int) -> list[Merged]:

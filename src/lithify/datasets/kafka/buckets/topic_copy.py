@@ -236,7 +236,7 @@ class TopicCopy(CutTopic):
         if meant is None:
             return "all its objects are younger than quiet_period; run again"
         if known is None or (known.fingerprint != meant.fingerprint and is_past(known.done[0])):
-            spec = LogSpec(name, meant.fingerprint, (), self.terms(folder.topic), snapshot.cuts[name])
+            spec = LogSpec(name, meant.fingerprint, (), self.terms(folder), snapshot.cuts[name])
             size_bytes, count = meant.size_bytes, len(rest_of(meant.segments, copied))
             how = "compacted" if copied is None else "unchanged"
             reason = f"{name}: copy {count:,} objects to {self._name}, {how}"
@@ -279,7 +279,7 @@ class TopicCopy(CutTopic):
     def _proposal(
         self, snapshot: CopySnapshot, name: str, folder: PartitionFolder, known: PartitionRound, reason: str
     ) -> Proposal[LogSpec]:
-        spec = LogSpec(name, known.fingerprint, known.done, self.terms(folder.topic), _cut_of(known))
+        spec = LogSpec(name, known.fingerprint, known.done, self.terms(folder), _cut_of(known))
         return Proposal(spec, _PRIORITY, self.cost_bytes(spec, snapshot), reason)
 
     def validate(self, compaction: LogCompaction, snapshot: LogSnapshot, ledger: LogLedger) -> str | None:

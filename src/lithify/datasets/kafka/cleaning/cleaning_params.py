@@ -13,6 +13,8 @@ from typing import Any
 from lithify.base.jsonvalues import whole_number
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 
+_FLAGS = ("keep_unkeyed", "newest_segment")
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -29,6 +31,8 @@ class Terms:
     """Markers from here on are kept: a copy may still have the records they decide."""
     quiet_ms: int = 0
     """Required time without a write by the broker before its topic is changed; 0 permits writes."""
+    newest_segment: bool = False
+    """Whether the newest segment is compacted too."""
 
     def keeps_to(self, tombstones_below: int, markers_below: int) -> bool:
         """Return whether nothing at or above these offsets is removed."""
@@ -36,19 +40,20 @@ class Terms:
 
     def fields(self) -> dict[str, Any]:
         """Return JSON values, which `of` reads."""
-        return asdict(self)
+        found = asdict(self)
+        if not self.newest_segment:  # older versions of Lithify do not know it
+            del found["newest_segment"]
+        return found
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Terms:
         """Return the terms with these `fields`; raise any `Exception` if they are invalid."""
-        keep_unkeyed = found["keep_unkeyed"]
-        if not isinstance(keep_unkeyed, bool):
-            raise ValueError(f"{keep_unkeyed!r} is neither true nor false")
+        keep_unkeyed, newest_segment = found["keep_unkeyed"], found.get("newest_segment", False)
+        if not (isinstance(keep_unkeyed, bool) and isinstance(newest_segment, bool)):
+            raise ValueError(f"{keep_unkeyed!r} or {newest_segment!r} is neither true nor false")
         numbers = {
-            name: whole_number(value, most=NO_BOUND)
-            for name, value in found.items()
-            if name != "keep_unkeyed"
+            name: whole_number(value, most=NO_BOUND) for name, value in found.items() if name not in _FLAGS
         }
         if not numbers["segment_bytes"]:
             raise ValueError("a segment of no bytes")
-        return cls(keep_unkeyed=keep_unkeyed, **numbers)
+        return cls(keep_unkeyed=keep_unkeyed, newest_segment=newest_segment, **numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from lithify.datasets.kafka.format.kernel.keys import ENTRY
 from lithify.datasets.kafka.format.kernel.layout import ABORT, COMMIT, CONTROL, Records
 from lithify.datasets.kafka.format.kernel.rewrite import Flags
 from lithify.datasets.kafka.format.transactions import Passed, Transactions, fates, follow
-from lithify.datasets.kafka.layouts.contract import PartitionFolder
+from lithify.datasets.kafka.layouts.contract import PartitionFolder, Segment
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, SettledPart, groups, settle
+from lithify.datasets.kafka.state import OpenTransaction
 from lithify.store.objects import ObjectStore
 
+HANGING_MS = 3_600_000
+"""Brokers end transactions after `transaction.max.timeout.ms`, 15 minutes by default."""
 SLICE_BYTES = 64 << 20
 """Size of the entries of a slice. The task that compares them needs several times as much memory."""
 
@@ -43,8 +46,10 @@ class Indexed:
         """
         self.partition = partition
         self._keys = [index_key(folder, part) for part in partition.parts]
+        newest = partition.parts[-1]
         indexes = [
-            index_of(source, own, part, key) for part, key in zip(partition.parts, self._keys, strict=True)
+            index_of(source, own, part, key, is_newest=part is newest)
+            for part, key in zip(partition.parts, self._keys, strict=True)
         ]
         self.facts: list[SegmentFacts] = [found.facts for found in indexes]
         self._passed: list[Passed] = []
@@ -86,13 +91,36 @@ class Indexed:
 
     def settled(self, policy: LogPolicy, now_ms: int) -> SettledPart:
         stable_offset = min(self.transactions.stable_offset(self.end_offset), self.partition.bound)
-        known = Partition(0, self._objects(), 0, stable_offset, self.partition.committed)
+        known = Partition("", self._objects(), 0, stable_offset, self.partition.committed)
         return settle(known, policy, now_ms)
 
     @property
     def end_offset(self) -> int:
         """The offset after the last batch."""
         return max(facts.end_offset for facts in self.facts)
+
+    @property
+    def torn_bytes(self) -> int:
+        """The size of the newest segment's torn end."""
+        return self.partition.parts[-1].size_bytes - self.facts[-1].size_bytes
+
+    @property
+    def open_transaction(self) -> OpenTransaction | None:
+        """The first open transaction, if it is so old that it hangs."""
+        if not self.transactions.open:
+            return None
+        first_offset, producer_id = min((first, who) for who, first in self.transactions.open.items())
+        last = last_of(self.facts)[producer_id]
+        idle_ms = max(facts.max_timestamp_ms for facts in self.facts) - last.timestamp_ms
+        if idle_ms < HANGING_MS:
+            return None
+        return OpenTransaction(producer_id, last.epoch, first_offset, min(idle_ms, NO_BOUND))
+
+    def whole_segments(self, group: SegmentGroup) -> tuple[Segment, ...]:
+        """Return the segments of a group, without a torn end."""
+        parts = self.partition.parts[group.first : group.first + group.count]
+        facts = self.facts[group.first : group.first + group.count]
+        return tuple(replace(part, size_bytes=one.size_bytes) for part, one in zip(parts, facts, strict=True))
 
     @property
     def committed_end(self) -> int:

@@ -85,7 +85,9 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
     @cached_property
     def _layout(self) -> LogLayout:
         place = self._source, self._root
-        return ObjectTopic(*place) if ObjectTopic.is_at(*place) else SegmentFolders(*place)
+        if ObjectTopic.is_at(*place):
+            return ObjectTopic(*place)
+        return SegmentFolders(*place, is_compacted=self._settings.cleanup_policy is not None)
 
     # Folders
 
@@ -114,8 +116,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         progress = () if compaction.progress is None else compaction.progress.ranges
         for part in progress:
             if part.outputs and part.range < len(works):
-                (output,) = part.outputs
-                result = TaskResult(output, {}, 0, 0, 0.0, 0)
+                result = TaskResult(part.outputs, {}, 0, 0, 0.0, 0)
                 works[part.range] = RangeWork(part.range, recorded, result, 0)
         return RangeJob(tuple(works))
 
@@ -152,7 +153,8 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         MatchPlan(indexed.segments, indexed.fences, indexed.spans).put(self.store, plan_key)
         works = []
         for number, key in enumerate(slice_keys(target, count)):
-            task = MatchTask(self._work(compaction, number, key), number, count, found.bound, plan_key)
+            work = self._work(compaction, number, key)
+            task = MatchTask(work, number, count, found.bound, plan_key, folder.start)
             works.append(RangeWork(number, match_slice, task, max(1, indexed.records * 32 // count)))
         return works
 
@@ -168,7 +170,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
         for number, group in enumerate(indexed.groups(found.settled, terms.segment_bytes)):
             plan_key = join(self.work_folder(compaction.id), f"group-{number:05d}.json")
             self.store.put(plan_key, indexed.group_plan(group, now_ms, expiration_ms).encode())
-            segments = folder.segments[group.first : group.first + group.count]
+            segments = indexed.whole_segments(group)
             task = RewriteTask(
                 self._work(compaction, number, self.output_folder(compaction.id, compaction.spec.partition)),
                 segments[0].base_offset,
@@ -176,7 +178,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
                 matched if group.is_settled else "",
                 indexed.slices,
                 group.first,
-                len(folder.segments),
+                len(folder.parts),
                 plan_key,
                 rules,
                 folder.companions if number == 0 else (),
@@ -247,7 +249,7 @@ class LogSteps(OwnLedgerDataset[LogSnapshot, LogSpec, int, Output]):
 
     def outcome(self, result: TaskResult) -> RangeOutcome[Output]:
         return RangeOutcome(
-            (result.output,),
+            result.outputs,
             result.bytes_read,
             result.bytes_written,
             result.rows,

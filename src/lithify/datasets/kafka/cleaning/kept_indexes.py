@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
+from lithify.base.errors import CorruptObject, ObjectNotFound, Refused, Unsupported
 from lithify.datasets.kafka.cleaning.index import Run, entries, ordered, slices
 from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND, last_records
@@ -44,11 +44,12 @@ from lithify.datasets.kafka.format.kernel.keys import ENTRY
 from lithify.datasets.kafka.format.kernel.layout import BATCH, CONTROL, TRANSACTIONAL, Records
 from lithify.datasets.kafka.format.transactions import Fates
 from lithify.datasets.kafka.layouts.contract import ObjectChunk, Segment
-from lithify.datasets.kafka.layouts.reading import pieces
+from lithify.datasets.kafka.layouts.reading import pieces, whole_bytes
+from lithify.datasets.kafka.layouts.segments import is_segment
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
-VERSION = 1
+VERSION = 2
 """The version of the indexes' content. A change makes every index be rebuilt."""
 _SUFFIXES = "|".join(map(re.escape, (FACTS_SUFFIX, HEADERS_SUFFIX)))
 _INDEX = re.compile(rf"(.*/[0-9]{{20}}-[0-9a-f]{{32}})(?:{_SUFFIXES}|-[0-9]+{re.escape(RUN_SUFFIX)})")
@@ -89,17 +90,25 @@ def index_of_object(key: str) -> str | None:
 
 
 def index_of(
-    source: ObjectStore, own: ObjectStore, segment: Segment, key: str, moved: Moved = _nothing
+    source: ObjectStore,
+    own: ObjectStore,
+    segment: Segment,
+    key: str,
+    moved: Moved = _nothing,
+    *,
+    is_newest: bool = False,
 ) -> SegmentIndex:
-    """Return the kept index of a segment, or build it.
+    """Return the kept index of a segment, or build it. Only the newest segment may have a torn end.
 
     Raises `CorruptObject` if the segment is damaged, `Refused` if it was replaced meanwhile.
     """
     try:
         facts = get_facts(own, key)
+        if facts.size_bytes != segment.size_bytes and not is_newest:
+            raise CorruptObject(segment.key, "was the newest segment, and has a torn end")
         return SegmentIndex(facts, get_transactional(own, key, facts))
     except CorruptObject:  # the index is missing, damaged or another object's
-        return _make(source, own, segment, key, moved)
+        return _make(source, own, segment, key, moved, is_newest=is_newest)
 
 
 def run_of(
@@ -110,6 +119,8 @@ def run_of(
     run: StoredRun,
     parts: tuple[int, int],
     moved: Moved,
+    *,
+    is_newest: bool = False,
 ) -> Run:
     """Return the parts `parts[0]` to `parts[1] - 1` of a run of this segment's index. Rebuild the index if
     the run is missing or damaged.
@@ -119,13 +130,31 @@ def run_of(
     try:
         found = get_parts(own, run.key, ENTRY, run.parts, *parts)
     except CorruptObject:  # the run is missing or damaged
-        _make(source, own, segment, key, moved)
+        _make(source, own, segment, key, moved, is_newest=is_newest)
         found = get_parts(own, run.key, ENTRY, run.parts, *parts)
     moved(found.nbytes, 0)
     return found
 
 
-def _make(source: ObjectStore, own: ObjectStore, segment: Segment, key: str, moved: Moved) -> SegmentIndex:
+def _make(
+    source: ObjectStore, own: ObjectStore, segment: Segment, key: str, moved: Moved, *, is_newest: bool
+) -> SegmentIndex:
+    try:
+        facts, headers = _index(source, own, segment, key, moved)
+    except (CorruptObject, Unsupported):
+        whole = whole_bytes(source, segment) if is_newest else segment.size_bytes
+        if whole == segment.size_bytes:
+            raise
+        facts, headers = _index(source, own, replace(segment, size_bytes=whole), key, moved)
+    _check_same(source, segment)
+    moved(0, put_facts(own, key, facts, headers))
+    return SegmentIndex(facts, headers)
+
+
+def _index(
+    source: ObjectStore, own: ObjectStore, segment: Segment, key: str, moved: Moved
+) -> tuple[SegmentFacts, Records]:
+    """Write the runs of a segment, and return its facts and the headers of its transactional batches."""
     facts = replace(no_facts(segment.base_offset), size_bytes=segment.size_bytes)
     transactional = [np.empty(0, BATCH)]
     for piece in pieces(source, segment):
@@ -134,6 +163,8 @@ def _make(source: ObjectStore, own: ObjectStore, segment: Segment, key: str, mov
             batches, nothing = found.batches, np.zeros(len(found.batches), np.bool_)
             parts.append(entries(found, Fates(nothing, nothing), NO_BOUND))
             moved(size, 0)
+            is_control = batches["attributes"] & CONTROL != 0
+            unkeyed = len(found.records) - int(batches["count"][is_control].sum()) - len(parts[-1])
             transactional.append(batches[batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0])
             facts = replace(
                 facts,
@@ -142,6 +173,7 @@ def _make(source: ObjectStore, own: ObjectStore, segment: Segment, key: str, mov
                 records=facts.records + len(found.records),
                 tombstones=facts.tombstones + int((parts[-1]["flags"] != 0).sum()),
                 producers=last_records(batches, facts.producers),
+                unkeyed=facts.unkeyed + unkeyed,
             )
         run = ordered(np.concatenate(parts))
         stored = StoredRun(run_key(key, len(facts.runs)), len(run))
@@ -149,14 +181,14 @@ def _make(source: ObjectStore, own: ObjectStore, segment: Segment, key: str, mov
         ends = np.searchsorted(run["high"], fences, side="right")
         moved(0, put_fenced(own, stored.key, run, ends))
         facts = replace(facts, runs=(*facts.runs, stored))
-    _check_same(source, segment)
-    headers = np.concatenate(transactional)
-    moved(0, put_facts(own, key, facts, headers))
-    return SegmentIndex(facts, headers)
+    return facts, np.concatenate(transactional)
 
 
 def _check_same(source: ObjectStore, segment: Segment) -> None:
-    if isinstance(segment, ObjectChunk):  # each object was compared when it was read, whole
+    if isinstance(segment, ObjectChunk):
+        if is_segment(segment.key):  # others were compared when they were read, whole
+            for one in segment.objects:
+                _check_same(source, one)
         return
     try:
         meta = source.head(segment.key)

@@ -57,6 +57,7 @@ class SegmentFacts:
     end_offset: int
     """The offset after its last batch; its base if it has no batch."""
     size_bytes: int
+    """Size of the segment, without the torn end that the newest one may have (`layouts/tails.py`)."""
     max_timestamp_ms: int
     records: int
     tombstones: int
@@ -64,6 +65,8 @@ class SegmentFacts:
     producers: Mapping[int, LastRecord]
     transactions_crc: int = 0
     """Checksum of the headers object."""
+    unkeyed: int = 0
+    """The number of records without a key."""
 
 
 def run_key(key: str, number: int) -> str:

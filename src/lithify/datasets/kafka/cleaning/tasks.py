@@ -4,7 +4,7 @@
 |---------|---------------------|-----------------------------------------|----------------------------------|
 | index   | a segment           | its batches, unless its index was kept  | sorted runs of hashes, and facts |
 | match   | a slice of hashes   | that slice of all runs                  | dead and pinned offsets          |
-| rewrite | a group of segments | their batches and dead offsets          | a segment with its index files   |
+| rewrite | a group of segments | their batches and dead offsets          | segments with their index files  |
 
 No rows travel between tasks. A task holds at most a piece of a segment, a slice of all runs, or the dead
 offsets of a group, so any number of keys fits. Names and bytes of its output depend only on its argument and
@@ -35,6 +35,7 @@ from lithify.datasets.kafka.cleaning.index import match, part, sampled, slices
 from lithify.datasets.kafka.cleaning.kept_indexes import index_of, run_of
 from lithify.datasets.kafka.cleaning.partitioned_arrays import get_parts, put_fenced
 from lithify.datasets.kafka.cleaning.retention import (
+    NO_BOUND,
     NO_OFFSETS,
     FirstKept,
     LastRecord,
@@ -49,7 +50,7 @@ from lithify.datasets.kafka.format.kernel.retaining import Offsets, RemovalReaso
 from lithify.datasets.kafka.format.transactions import AbortedTransaction, Passed
 from lithify.datasets.kafka.layouts.contract import ObjectChunk, Segment
 from lithify.datasets.kafka.layouts.reading import pieces, streamed
-from lithify.datasets.kafka.layouts.segments import SegmentWriter
+from lithify.datasets.kafka.layouts.segments import SplitWriter
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
@@ -103,11 +104,13 @@ class MatchTask:
     """Records from here on supersede nothing."""
     plan: str
     """Key of the `MatchPlan` that all slices share."""
+    start: int = 0
+    """Records before this offset are deleted, and delete nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A group of segments to write as one."""
+    """A group of segments to write as one, or as several if one cannot count so much."""
 
     work: StepWork
     base_offset: int
@@ -133,7 +136,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    output: Output
+    outputs: tuple[Output, ...]
     rows: Mapping[str, int]
     bytes_read: int
     bytes_written: int
@@ -287,10 +290,10 @@ class Movements:
         if self._reporter is not None and self._reporter.is_due():
             self._reporter.report(self.bytes_read, self.bytes_written + self._request_bytes)
 
-    def result(self, output: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
+    def result(self, *outputs: Output, rows: Mapping[str, int] = NO_ROWS) -> TaskResult:
         cpu_s = time.process_time() - self._began_s
         moved = self.bytes_read, self.bytes_written
-        return TaskResult(output, dict(rows), *moved, cpu_s, peak_memory_bytes())
+        return TaskResult(outputs, dict(rows), *moved, cpu_s, peak_memory_bytes())
 
 
 def index_segment(task: IndexTask) -> TaskResult:
@@ -318,7 +321,8 @@ def reporting(work: StepWork, run: Callable[[ObjectStore, Movements], TaskResult
 
 def _index(task: IndexTask, own: ObjectStore, movements: Movements) -> TaskResult:
     source, target, before = task.work.source.open(), task.work.target, movements.bytes_written
-    facts = index_of(source, own, task.segment, target, movements.moved).facts
+    is_newest = task.end_offset == NO_BOUND
+    facts = index_of(source, own, task.segment, target, movements.moved, is_newest=is_newest).facts
     if facts.end_offset > task.end_offset:
         reason = (
             f"its last offset is {facts.end_offset - 1}, but the next segment begins at {task.end_offset}"
@@ -329,20 +333,26 @@ def _index(task: IndexTask, own: ObjectStore, movements: Movements) -> TaskResul
 
 def _match(task: MatchTask, own: ObjectStore, movements: Movements) -> TaskResult:
     plan, within = MatchPlan.get(own, task.plan), slices(task.slices)[task.slice]
-    spans, runs, source = plan.aborted, [], task.work.source.open()
+    spans, runs, deleted = plan.aborted, [], [NO_OFFSETS]
+    source, newest = task.work.source.open(), plan.segments[-1]
     for of, stored in ((one, run) for one in plan.segments for run in one.runs):
         first = task.slice * stored.parts // task.slices
         last = max(first + 1, (task.slice + 1) * stored.parts // task.slices)
-        run = run_of(source, own, of.segment, of.key, stored, (first, last), movements.moved)
+        which = (first, last)
+        run = run_of(source, own, of.segment, of.key, stored, which, movements.moved, is_newest=of is newest)
         run = part(run, within)
         run = run[run["offset"] < task.bound]
+        if task.start:
+            deleted.append(run["offset"][run["offset"] < task.start].astype(np.int64))
+            run = run[run["offset"] >= task.start]
         if len(spans):
             at = np.searchsorted(spans[:, 0], run["offset"], side="right") - 1
             run = run[(at < 0) | (run["offset"] > spans[np.maximum(at, 0), 1])]
         runs.append(run)
     found = match(runs)
+    dead = np.sort(np.concatenate([*deleted, found.dead]))
     written = 0
-    for suffix, offsets in ((".dead", found.dead), (".pinned", found.pinned)):
+    for suffix, offsets in ((".dead", dead), (".pinned", found.pinned)):
         ends = np.searchsorted(offsets, np.array(plan.fences, np.int64))
         written += put_fenced(own, task.work.target + suffix, offsets.astype(OFFSETS), ends)
     written += put_fenced(own, task.work.target + SAMPLE_SUFFIX, found.sample, [len(found.sample)])
@@ -375,7 +385,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
         producers=plan.producers,
         after=task.base_offset - 1,
     )
-    writer = SegmentWriter(own, task.work.target, task.base_offset)
+    writer = SplitWriter(own, task.work.target, task.base_offset)
     try:
         for segment in task.segments:
             if not task.matched:
@@ -392,7 +402,7 @@ def _rewrite(task: RewriteTask, own: ObjectStore, movements: Movements) -> TaskR
     finally:
         writer.abort()
     put_kept(own, task.plan, cleaner.kept)
-    return movements.result(Output(written.key, written.size_bytes), rows)
+    return movements.result(*(Output(one.key, one.size_bytes) for one in written), rows=rows)
 
 
 def put_kept(own: ObjectStore, plan: str, kept: FirstKept) -> None:

@@ -39,6 +39,7 @@ from lithify.datasets.kafka.format.kernel.layout import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
+    LENGTH_AT,
     MAGIC_AT,
     MAX_OFFSET_DELTA,
     MIN_RECORD_BYTES,
@@ -63,7 +64,6 @@ from lithify.kernel.buffers import Bytes, new_bytes
 _UNKNOWN = (
     KernelStatus.UNKNOWN_ATTRIBUTES,
     KernelStatus.UNKNOWN_CODEC,
-    KernelStatus.UNKNOWN_RECORD_ATTRIBUTES,
 )
 
 
@@ -268,10 +268,12 @@ def _refusal(
 ) -> CorruptObject | Unsupported:
     if status == KernelStatus.BAD_MAGIC:
         magic = int(source[position + MAGIC_AT].view(np.int8))
+        if not source[position + LENGTH_AT : position + HEADER_BYTES].any():
+            return CorruptObject(name, f"from byte {position} on there are zeros, where a batch should begin")
         if magic in (0, 1):
             return Unsupported(
                 f"{name}: at byte {position} begins a message of format {magic}, from before Kafka 0.11; "
-                "let a broker of Kafka 3 convert the topic first"
+                "only folders of segments may have such messages"
             )
         return Unsupported(f"{name}: at byte {position} begins a batch of the unknown message format {magic}")
     if status >= KernelStatus.UNKNOWN_ATTRIBUTES:

@@ -63,7 +63,7 @@ class PartitionFolder:
 
     folder: str
     segments: tuple[Segment, ...]
-    """In the order of their offsets; at least one."""
+    """In the order of their offsets; at least one, unless the partition is refused."""
     companions: tuple[str, ...]
     """Keys of files to copy unchanged."""
     fingerprint: str
@@ -77,6 +77,13 @@ class PartitionFolder:
     activity: str = ""
     """Changes if the broker writes its metadata or the partition's watermark."""
     committed: CommittedOffset = ALL_COMMITTED
+    configs: Mapping[str, str] | None = None
+    """The topic's own settings, by Kafka's names; `None` if they are not known."""
+    start: int = 0
+    """Records before this offset are deleted."""
+    refusal: str = ""
+    """Why this partition is not compacted, although others may be; empty if it can be. It may then have no
+    segments."""
 
     @property
     def parts(self) -> tuple[Segment, ...]:
@@ -104,7 +111,7 @@ class LogLayout(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Why the log can be planned and shown, but not compacted; `None` if it can."""
+        """Why the log, as listed last, can be planned and shown, but not compacted; `None` if it can."""
         ...
 
     def partitions(self) -> Mapping[str, PartitionFolder]:

@@ -1,4 +1,4 @@
-"""Committed offsets of the partitions in a broker's directory.
+"""Checkpoints of the partitions in a broker's directory, above all their committed offsets.
 
     /var/kafka/replication-offset-checkpoint    0                  the version
                                                 2                  how many entries follow
@@ -13,6 +13,10 @@ broker may truncate them, so they decide nothing until the watermark has passed 
 2. A broker that cannot parse the file takes the whole directory offline: `CorruptObject`.
 3. A directory of partitions without any file of a broker is a backup or an export. A restore makes it the
    truth, so it is committed up to its end.
+
+Two more files have the same form. `log-start-offset-checkpoint` has the offsets before which records were
+deleted, if that is not visible in the names of segments. `cleaner-offset-checkpoint` names the partitions
+that the broker itself compacts.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from lithify.store.keys import join
 from lithify.store.objects import FolderListing, ObjectStore
 
 CHECKPOINT = "replication-offset-checkpoint"
+STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 _OF_A_BROKER = re.compile(r"\.lock|\.kafka_cleanshutdown|meta\.properties|[a-z-]+-checkpoint")
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _MOST = (1 << 63) - 1
@@ -46,10 +52,7 @@ class HighWatermarks:
         """Read the checkpoint of a listed directory. Raise `CorruptObject` if it is damaged."""
         names = {meta.key.rpartition("/")[2] for meta in listed.objects}
         is_of_a_broker = any(_OF_A_BROKER.fullmatch(name) for name in names)
-        if CHECKPOINT not in names:
-            return cls(None, is_of_a_broker)
-        key = join(directory, CHECKPOINT)
-        return cls(parse(store.get(key), key), is_of_a_broker)
+        return cls(read_checkpoint(store, directory, listed, CHECKPOINT), is_of_a_broker)
 
     def committed(self, topic: str, number: int) -> CommittedOffset:
         """Return how far a partition is committed."""
@@ -61,6 +64,15 @@ class HighWatermarks:
         if offset is None:
             return CommittedOffset(0, f"{CHECKPOINT} does not name it, {_NOTHING}", False)
         return CommittedOffset(offset, f"from offset {offset:,} on records are not committed ({CHECKPOINT})")
+
+
+def read_checkpoint(
+    store: ObjectStore, directory: str, listed: FolderListing, name: str
+) -> dict[tuple[str, int], int] | None:
+    """Read a checkpoint of a listed directory; return `None` without the file. Raise `CorruptObject` if it is
+    damaged."""
+    key = join(directory, name)
+    return parse(store.get(key), key) if any(meta.key == key for meta in listed.objects) else None
 
 
 def parse(data: bytes, key: str) -> dict[tuple[str, int], int]:

@@ -185,6 +185,7 @@ class ObjectTopic:
                 bound,
                 known.topic,
                 activity_of(known.object, watermarks.get(number)),
+                configs=known.topic.configs,
             )
         return found_partitions
 

@@ -55,6 +55,7 @@ from lithify.kernel.memory import (
 
 _GREATEST = (1 << 63) - 1
 _LEAST_BYTES = MAGIC_AT + 1
+_LEAST_MESSAGE_BYTES = 26
 _OK = int(KernelStatus.OK)
 _CUT_OFF = int(KernelStatus.CUT_OFF)
 _BAD_SIZE = int(KernelStatus.BAD_SIZE)
@@ -175,14 +176,35 @@ def scan(
     return _OK, count, position
 
 
+@inlined
+def _least_bytes(address: int) -> int:
+    """Return the least size of a batch, or of a message of an older format (`legacy.py`)."""
+    return HEADER_BYTES if load_u8(address + MAGIC_AT) == MAGIC else _LEAST_MESSAGE_BYTES
+
+
+@entry
+def first_legacy(data: int, position: int, length: int) -> int:
+    """Return the first position from `position` on of a message of format 0 or 1 among whole batches; -1 if
+    there is none before something that is neither."""
+    while position + _LEAST_BYTES <= length:
+        size = UNCOUNTED_BYTES + _load_i32_be(data + position + LENGTH_AT)
+        if load_u8(data + position + MAGIC_AT) < MAGIC and size >= _LEAST_MESSAGE_BYTES:
+            return position
+        if load_u8(data + position + MAGIC_AT) != MAGIC or size < HEADER_BYTES:
+            return -1
+        position += size
+    return -1
+
+
 @entry
 def whole_batches(data: int, length: int, most: int) -> tuple[int, int]:
     """Return where the last whole batch within `most` bytes ends (the first may be larger), and the size of
-    the next: 0 if it cannot be a batch, `UNCOUNTED_BYTES` if even its size is missing."""
+    the next: 0 if it cannot be a batch, `UNCOUNTED_BYTES` if even its size or format is missing. Messages of
+    older formats count as batches."""
     position = 0
-    while position + UNCOUNTED_BYTES <= length:
+    while position + _LEAST_BYTES <= length:
         size = UNCOUNTED_BYTES + _load_i32_be(data + position + LENGTH_AT)
-        if size < HEADER_BYTES:
+        if size < _least_bytes(data + position):
             return position, 0
         end = position + size
         if end > length or (position > 0 and end > most):

@@ -7,9 +7,9 @@ A record batch of message format 2, all numbers big-endian:
     27 base timestamp i64 · 35 greatest timestamp i64 · 43 producer id i64 · 51 producer epoch i16 ·
     53 base sequence i32 · 57 number of records i32 · 61 the records, compressed together
 
-A record: length of the rest · attributes i8 · timestamp delta · offset delta · key length, key · value
-length, value · number of headers, each with key length, key, value length, value. All numbers are zigzag
-varints; a length of -1 means null.
+A record: length of the rest · attributes i8, without a meaning · timestamp delta · offset delta · key length,
+key · value length, value · number of headers, each with key length, key, value length, value. All numbers are
+zigzag varints; a length of -1 means null.
 
 Positions count from the start of one block of memory: the object's bytes, then the unpacked records of its
 compressed batches.
@@ -83,7 +83,6 @@ class KernelStatus(IntEnum):
     BAD_PRODUCER = 19
     BAD_HORIZON = 20
     BAD_LENGTH = 30
-    UNKNOWN_RECORD_ATTRIBUTES = 31
     BAD_RECORD_OFFSET = 32
     BAD_HEADERS = 33
     BAD_MARKER = 34
@@ -104,7 +103,6 @@ REASONS = {
     "numbers of one",
     KernelStatus.BAD_HORIZON: "the batch has a delete horizon before 1970",
     KernelStatus.BAD_LENGTH: "a length exceeds its container",
-    KernelStatus.UNKNOWN_RECORD_ATTRIBUTES: "a record has attributes that this version does not know",
     KernelStatus.BAD_RECORD_OFFSET: "an offset is outside the batch or not above the one before",
     KernelStatus.BAD_HEADERS: "the headers of a record do not fit into it",
     KernelStatus.BAD_MARKER: "a control record has no type",

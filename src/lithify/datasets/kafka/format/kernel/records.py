@@ -19,14 +19,12 @@ from lithify.datasets.kafka.format.kernel.layout import (
     Records,
 )
 from lithify.kernel.cache import called, entry, inlined
-from lithify.kernel.memory import load_u8
 from lithify.kernel.zigzag import INVALID, read_varint, read_varlong
 
 _MARKER_KEY_BYTES = 4
 _MARKER_TYPE_AT = 2
 _OK = int(KernelStatus.OK)
 _BAD_LENGTH = int(KernelStatus.BAD_LENGTH)
-_UNKNOWN_RECORD_ATTRIBUTES = int(KernelStatus.UNKNOWN_RECORD_ATTRIBUTES)
 _BAD_RECORD_OFFSET = int(KernelStatus.BAD_RECORD_OFFSET)
 _BAD_HEADERS = int(KernelStatus.BAD_HEADERS)
 _BAD_MARKER = int(KernelStatus.BAD_MARKER)
@@ -64,8 +62,6 @@ def read_record(position: int, stop: int) -> tuple[int, int, int, int, int, int,
     if position == INVALID or length <= 0 or length > stop - position:
         return _BAD_LENGTH, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     end = position + length
-    if load_u8(position) != 0:
-        return _UNKNOWN_RECORD_ATTRIBUTES, INVALID, 0, 0, 0, 0, 0, 0, 0, 0
     timestamp_delta, position = read_varlong(position + 1, end)
     offset_delta, position = read_varint(position, end)
     tail = position

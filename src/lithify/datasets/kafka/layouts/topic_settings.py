@@ -1,4 +1,4 @@
-"""The compaction settings of a topic in a broker's bucket. They override Lithify's settings.
+"""A topic's own compaction settings, as far as they are known. They override Lithify's settings.
 
 Kafka's brokers accept any whole number up to 2⁶³ − 1 as milliseconds, and any from 0 to 1 as a ratio. Other
 brokers check less. Here, numbers above the range mean its end; anything else is refused.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lithify.base.errors import Refused
-from lithify.datasets.kafka.layouts.contract import BrokerTopic
+from lithify.datasets.kafka.format.kernel.layout import MAX_OFFSET_DELTA
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 _RATIO = re.compile(r"[+-]?([0-9]{1,1000}\.?[0-9]{0,1000}|\.[0-9]{1,1000})([eE][+-]?[0-9]{1,9})?")
@@ -30,19 +30,22 @@ class OwnSettings:
     """`max.compaction.lag.ms`."""
     delete_retention_ms: int | None = None
     """`delete.retention.ms`."""
+    segment_bytes: int | None = None
+    """`segment.bytes`."""
 
     @classmethod
-    def of(cls, topic: BrokerTopic | None) -> OwnSettings:
-        """Return the settings of a broker's topic; none without one. Raise `Refused` if a setting is not a
-        number, or is negative."""
-        if topic is None:
+    def of(cls, configs: Mapping[str, str] | None) -> OwnSettings:
+        """Return the settings of a topic, by Kafka's names; none if these are not known. Raise `Refused` if a
+        setting is not a number, or is negative."""
+        if configs is None:
             return cls()
-        configs = topic.configs
+        segment_bytes = _number(configs, "segment.bytes", _WHOLE)
         return cls(
             _ratio(configs, "min.cleanable.dirty.ratio"),
             _milliseconds(configs, "min.compaction.lag.ms"),
             _milliseconds(configs, "max.compaction.lag.ms"),
             _milliseconds(configs, "delete.retention.ms"),
+            None if segment_bytes is None else min(max(int(segment_bytes), 1), MAX_OFFSET_DELTA),
         )
 
 
