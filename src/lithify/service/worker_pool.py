@@ -394,13 +394,16 @@ class WorkerPool:
         return min(pause_ms, self._heartbeat_interval_ms) if member.holds else pause_ms
 
 
-def release(worker: Worker) -> None:
+def release(worker: Worker, cause: BaseException | None = None) -> None:
     """Release a worker's compactions. Those that cannot be released are reclaimed when their heartbeats time
-    out."""
+    out; this is logged, or noted in the error that is the cause of the release."""
     try:
         with contained(f"releasing unfinished compactions of {worker.url}"):
             worker.release()
-    except Replaced:
-        _log.info("%s was created again, so none of its compactions is released", worker.url)
     except LithifyError as error:
-        _log.error("worker %s could not release its compactions: %s", worker.id, error)
+        if cause is not None:
+            cause.add_note(f"and unfinished compactions could not be released: {error}")
+        elif isinstance(error, Replaced):
+            _log.info("%s was created again, so none of its compactions is released", worker.url)
+        else:
+            _log.error("worker %s could not release its compactions: %s", worker.id, error)
