@@ -85,7 +85,7 @@ _honest_look = WorkerPool._look
 
 def _all_are_quarantined(self: WorkerPool, member: Any) -> bool:
     pauses = (
-        m.error is not None and monotonic_ms(self._clock) - m.failed_at_ms < self._pause_ms(m)
+        m.backoff.error is not None and monotonic_ms(self._clock) - m.backoff.failed_ms < self._pause_ms(m)
         for m in self._members.values()
     )
     if any(pauses):

@@ -38,9 +38,9 @@ from lithify.engine.ports import Engine
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, ReportListener, new_member_name, unheard
 from lithify.fleet.status import fleet_status
+from lithify.fleet.watched_dataset import WatchPorts
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.protocol.proposal import Plan
 from lithify.service.once_logger import OnceLogger
