@@ -55,7 +55,7 @@ from lithify.fleet.handover import DatasetCheckpoint
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
-from lithify.planning.fleet.overdue import NOTHING_OVERDUE, OverdueWatch, OverdueWork, UnitBacklog
+from lithify.planning.fleet.overdue import NOTHING_OVERDUE, OverdueWatch, OverdueWork
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.model import Ledger
 from lithify.protocol.proposal import Plan
@@ -370,12 +370,11 @@ class WatchedDataset:
     def _note_overdue(
         self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, is_wanted: bool
     ) -> None:
-        backlogs = dataset.backlog(snapshot, self._clock.now_ms())
         self._overdue.saw(
             ledger,
             is_wanted=is_wanted,
             active_units={dataset.identify(c.spec).unit for c in ledger.active()},
-            backlogs=[UnitBacklog(one.unit, one.waiting, one.limit, one.stall_ms) for one in backlogs],
+            backlogs=dataset.backlog(snapshot, self._clock.now_ms()),
             elsewhere=self._why_elsewhere,
             now_s=self._now_s(),
         )
