@@ -39,8 +39,8 @@ from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
-from lithify.testing.delaying import DelayingStore
 from lithify.testing.engine import InlineEngine
+from lithify.testing.faulty import DelayingStore
 
 SEED = 1
 IDLE_WORKERS = (1, 10, 100)

@@ -33,11 +33,11 @@ from lithify.planning.fleet.polling import PollBackoff
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.task_offers import ClaimOffer
-from lithify.planning.rest import Rest
 from lithify.protocol import transitions
-from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.heartbeat_gate import SilenceWatch
 from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyLedger
+from lithify.service.slots import Rest
 from lithify.store.versions import Version, VersionedFiles
 from tests.simulator.mutants import Mutant
 

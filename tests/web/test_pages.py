@@ -19,8 +19,8 @@ from lithify.protocol.proposal import Plan
 from lithify.protocol.status import CompactionStatus, Status
 from lithify.testing import ManualClock
 from lithify.testing.engine import InlineEngine
-from lithify.web.bars import draw_bars
 from lithify.web.dashboard import PER_PAGE, TABS, id_of
+from lithify.web.rendering import draw_bars
 from tests.cli.invoking import invoke_json
 from tests.datasets.iceberg.tables import append, make_rows, new_catalog, new_table
 from tests.datasets.kafka.test_commands import make_log

@@ -24,7 +24,7 @@ from lithify.cli.serving import served_beside
 from lithify.fleet.fleet_mirror import SharedFleet
 from lithify.store import urls
 from lithify.store.resilience.waiting import WaitPolicy
-from lithify.web import guard, serving, streams
+from lithify.web import app, guard, serving
 from lithify.web.guard import Guard
 from tests.web.dashboards import TOKEN, page_of, write_database
 
@@ -92,7 +92,7 @@ def test_so_many_streams_and_no_more(database: str) -> None:
     with served(database) as where, ExitStack() as stack:
         many = [stack.enter_context(begin(where, "/events?of=/")) for _ in range(200)]
         found = [status_of(connection) for connection in many]
-        assert (found.count(200), found.count(503)) == (streams.MAX_STREAMS, 200 - streams.MAX_STREAMS)
+        assert (found.count(200), found.count(503)) == (app.MAX_STREAMS, 200 - app.MAX_STREAMS)
         assert database in get(where, "/")
         for connection in many:
             connection.close()

@@ -10,7 +10,7 @@
    (`lithify.mirror.commit_recording`).
 6. For a dashboard in the same process (`lithify.fleet.fleet_mirror`), the coordinator's reads and writes are
    recorded; one more thread reads the remaining details.
-7. One more thread writes heartbeats of both while a round takes long (`lithify.fleet.heartbeat`), so that a
+7. One more thread writes heartbeats of both while a round takes long (`lithify.fleet.members`), so that a
    slow member does not count as dead.
 8. At the end the worker releases unfinished compactions, and the coordinator its leaderships.
 """

@@ -61,7 +61,7 @@ from lithify.service.once_logger import OnceLogger
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 
 if TYPE_CHECKING:
-    from lithify.service.garbage_loop import Collector
+    from lithify.service.managed_dataset import Collector
     from lithify.service.worker_pool import WorkerPool
 
 BESIDE_LOOK_S = 1.0

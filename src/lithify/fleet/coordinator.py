@@ -2,7 +2,7 @@
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS`, write the heartbeat (`lithify.fleet.heartbeat` repeats it from another thread
+1. Every `BEAT_EVERY_MS`, write the heartbeat (`lithify.fleet.members` repeats it from another thread
    while a round takes longer) and read the members and the catalog. They determine which datasets this
    coordinator owns (`lithify.planning.fleet.placement`). Datasets it owns no longer are released at once.
    For newly owned datasets, read the checkpoints of the other coordinators, the newest first.
@@ -40,12 +40,11 @@ from lithify.base.errors import LithifyError
 from lithify.fleet.catalog.files import FollowedCatalog
 from lithify.fleet.catalog.history import RUN_EVERY_S, HistoryRunEnd
 from lithify.fleet.catalog.model import DatasetRule
-from lithify.fleet.coordinator_queues import OwnQueues
+from lithify.fleet.coordinator_queues import OwnQueues, PeerSummary
 from lithify.fleet.discovery import Discovery, FindDatasets
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.garbage_times import GarbageTimes
 from lithify.fleet.handover import DatasetCheckpoint
-from lithify.fleet.heartbeat import MemberHeartbeat
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
     DEAD_AFTER_MS,
@@ -54,12 +53,12 @@ from lithify.fleet.members import (
     MAX_TROUBLED,
     FleetMember,
     FleetRole,
+    MemberHeartbeat,
     OverdueDataset,
     ReportListener,
     unheard,
 )
-from lithify.fleet.peers import PeerSummary
-from lithify.fleet.refresh_requests import MAX_AGE_MS, Wake
+from lithify.fleet.notifications import MAX_AGE_MS, Wake
 from lithify.fleet.task_publisher import Claimable, IdleWorkers, OwnBoards
 from lithify.fleet.watched_dataset import Peers, WatchedDataset, WatchPorts
 from lithify.planning.fleet.overdue import NOTHING_OVERDUE
@@ -182,7 +181,7 @@ class FleetCoordinator:
             return self._round()
 
     def beat(self) -> None:
-        """Repeat the heartbeat if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
+        """Repeat the heartbeat if a round takes long (`lithify.fleet.members`). Any thread may call it."""
         self._pulse.beat()
 
     def _round(self) -> float:

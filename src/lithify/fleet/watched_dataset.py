@@ -53,9 +53,9 @@ from lithify.fleet.catalog.model import Coordinates, DatasetRule
 from lithify.fleet.demand import Demand
 from lithify.fleet.handover import DatasetCheckpoint
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
 from lithify.planning.fleet.overdue import NOTHING_OVERDUE, OverdueWatch, OverdueWork
+from lithify.planning.fleet.polling import SURE_MS, pause_ms
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.model import Ledger
 from lithify.protocol.proposal import Plan

@@ -29,8 +29,7 @@ from lithify.base.errors import StoreUnavailable
 from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.service.coordinator import Coordinator
-from lithify.service.garbage_loop import Collector
-from lithify.service.managed_dataset import JITTER, ManagedDataset, Policy
+from lithify.service.managed_dataset import JITTER, Collector, ManagedDataset, Policy
 from lithify.service.once_logger import OnceLogger
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool

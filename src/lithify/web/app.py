@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -26,22 +26,21 @@ from urllib.parse import parse_qs, quote, urlencode
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from lithify import __version__
 from lithify.base.errors import LithifyError
 from lithify.observe.secrets import concealed
 from lithify.web.actions import ACTIONS, act
 from lithify.web.api import api_routes
-from lithify.web.bars import draw_bars
-from lithify.web.dashboard import PER_PAGE, TABS, Dashboard, asked_of_list, id_of, version_of
+from lithify.web.dashboard import PER_PAGE, TABS, Dashboard, PageRequest, asked_of_list, id_of, version_of
 from lithify.web.facts import Rendered, StatusFacts
 from lithify.web.guard import COOKIE, COOKIE_S, Guard, is_same, sealed
 from lithify.web.readers import CachedPart
-from lithify.web.rendering import render
-from lithify.web.streams import Streams
+from lithify.web.rendering import draw_bars, render
 
 WRONG_TOKEN_S = 1.0
 SHOWN_COMPACTIONS = 50
@@ -341,3 +340,66 @@ def application(
     pages = Pages(dashboard, token, streams if streams is not None else Streams(dashboard))
     app = Starlette(routes=pages.routes(), exception_handlers={HTTPException: pages.failed})
     return Guard(app, token, names)
+
+
+INTERVAL_S = 2.0
+ALIVE_S = 15.0
+"""The longest silence of a stream: sending detects clients that have disconnected."""
+LIFE_S = 600.0
+MAX_STREAMS = 64
+
+
+class Streams:
+    """Server-sent events for open pages: "your content has changed, load it again".
+
+    1. Every `INTERVAL_S` a stream reads its page's parts from the cache that all pages share, so it costs no
+       requests of its own. It sends an event only if the version differs.
+    2. At most `MAX_STREAMS` are open; for further ones the page stays as it is until it is reloaded. A stream
+       ends after `LIFE_S`, and its page opens another.
+    3. The guard drops a client that accepts nothing.
+    """
+
+    def __init__(
+        self, dashboard: Dashboard, *, most: int = MAX_STREAMS, interval_s: float = INTERVAL_S
+    ) -> None:
+        self._dashboard = dashboard
+        self._most = most
+        self._interval_s = interval_s
+        self.open = 0
+
+    def answer(self, address: str, wanted: PageRequest, seen: str) -> Response:
+        """Return a stream for the page at `address` that shows version `seen`; 503 if too many are open."""
+        if self.open >= self._most:
+            message = f"{self._most} pages are already kept up to date; reload this one\n"
+            return PlainTextResponse(message, 503, {"retry-after": "30"})
+        self.open += 1
+        return _Counted(self, self._events(address, wanted, seen))
+
+    async def _events(self, address: str, wanted: PageRequest | None, seen: str) -> AsyncIterator[str]:
+        clock = self._dashboard.clock
+        began_s = sent_s = clock.monotonic_s()
+        yield "retry: 5000\n\n"
+        while wanted is not None and clock.monotonic_s() - began_s < LIFE_S:
+            version = version_of(await self._dashboard.look(wanted))
+            if version != seen:
+                yield f"event: changed\ndata: {version}\n\n"
+                seen, sent_s = version, clock.monotonic_s()
+            elif clock.monotonic_s() - sent_s > ALIVE_S:
+                yield ": alive\n\n"
+                sent_s = clock.monotonic_s()
+            await asyncio.sleep(self._interval_s)
+            wanted = await self._dashboard.wanted_at(address)
+
+
+class _Counted(StreamingResponse):
+    """A stream that is counted until it ends, in whatever way."""
+
+    def __init__(self, streams: Streams, events: AsyncIterator[str]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.open -= 1
