@@ -47,7 +47,6 @@ from lithify.datasets.maintenance import (
     MaintenanceResult,
     OrphansAsked,
 )
-from lithify.datasets.options import CommandArgs
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.status_view import show_status
 from lithify.datasets.waiting import command_waiting
@@ -182,8 +181,27 @@ class Dataset:
         another coordinator takes over meanwhile.
         """
         args, totals = arguments.for_command(self.url, "compact", full, options), Totals()
-        with self._listening(on_event):
-            return self._compact(args, totals, take_over, on_event)
+        with self._listening(on_event), self._recording() as recorder:
+            started_s = self._clock.monotonic_s()
+            summary = one_shot.run(
+                self._dataset,
+                self._started_engine(),
+                self._clock,
+                self._ids,
+                wiring.leadership(self._dataset),
+                planner=self._kind.planner(self._dataset, args, self._clock),
+                take_over=take_over,
+                options=replace(
+                    wiring.worker_options(self._config),
+                    watch_interval_ms=None if on_event is None else WATCH_INTERVAL_MS,
+                ),
+                coordinator_options=wiring.coordinator_options(self._config),
+                observer=_observer(totals, recorder, on_event),
+            )
+            seconds = self._clock.monotonic_s() - started_s
+            before, after = self._kind.look(summary.before), self._kind.look(summary.after)
+            shown = self._kind.show_run(kinds.DatasetRun(self.url, before, after, summary, totals, seconds))
+            return result_of(summary, totals, seconds, shown)
 
     def _count(self, verb: Verb, answer: RequestOutcome) -> None:
         if self._requests is not None:
@@ -203,41 +221,6 @@ class Dataset:
         finally:
             self._requests = None
             recorder.close()
-
-    def _compact(
-        self, args: CommandArgs, totals: Totals, take_over: bool, on_event: Observer | None
-    ) -> Result:
-        with self._recording() as recorder:
-            return self._compact_recorded(args, totals, take_over, on_event, recorder)
-
-    def _compact_recorded(
-        self,
-        args: CommandArgs,
-        totals: Totals,
-        take_over: bool,
-        on_event: Observer | None,
-        recorder: Observer | None,
-    ) -> Result:
-        started_s = self._clock.monotonic_s()
-        summary = one_shot.run(
-            self._dataset,
-            self._started_engine(),
-            self._clock,
-            self._ids,
-            wiring.leadership(self._dataset),
-            planner=self._kind.planner(self._dataset, args, self._clock),
-            take_over=take_over,
-            options=replace(
-                wiring.worker_options(self._config),
-                watch_interval_ms=None if on_event is None else WATCH_INTERVAL_MS,
-            ),
-            coordinator_options=wiring.coordinator_options(self._config),
-            observer=_observer(totals, recorder, on_event),
-        )
-        seconds = self._clock.monotonic_s() - started_s
-        before, after = self._kind.look(summary.before), self._kind.look(summary.after)
-        shown = self._kind.show_run(kinds.DatasetRun(self.url, before, after, summary, totals, seconds))
-        return result_of(summary, totals, seconds, shown)
 
     def submit(self, *, full: bool = False, **options: Any) -> Job:
         """Submit compactions to the dataset's coordinator and return without waiting. The `options` are those
