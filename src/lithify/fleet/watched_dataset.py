@@ -321,7 +321,6 @@ class WatchedDataset:
         return plan
 
     def _tick(self, dataset: DatasetPort, lead: _Lead) -> None:
-        settings = self._ports.settings
         try:
             if not lead.managed.is_known:
                 lead.seen_s = self._now_s()
@@ -346,8 +345,7 @@ class WatchedDataset:
         elif now_s - lead.busy_s >= REST_S:
             self._resign()
         is_active = bool(self.demand.active or self._admitted or result.refused)
-        pause_s = settings.commit_compacted_interval_s if is_active else settings.poll_interval_s
-        self.next_look_s = now_s + pause_s
+        self.next_look_s = now_s + lead.managed.policy.pause_s(is_active=is_active)
 
     def _see(
         self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, plan: Plan, is_wanted: bool

@@ -73,6 +73,10 @@ class Policy:
     """Whether the process ends once nothing is left to do: rounds then follow each other at once while
     anything changes, and a state that this process has just written is not read again."""
 
+    def pause_s(self, *, is_active: bool) -> float:
+        """Return the pause before the next round."""
+        return self.active_pause_s if is_active else self.idle_pause_s
+
 
 class ManagedDataset:
     """The coordination of one dataset by this process; see the module. As a context manager, it resigns at
@@ -92,8 +96,8 @@ class ManagedDataset:
         this process has read the dataset just now, so the first tick does not."""
         self.coordinator = coordinator
         self.is_known = is_known
+        self.policy = policy
         self._leadership = leadership
-        self._policy = policy
         self._worker = worker
         self._collector = collector
         self._stack = ExitStack()
@@ -113,7 +117,7 @@ class ManagedDataset:
 
     def lead(self) -> Term:
         """Begin a term, and return it. Raise `CoordinatorAlive` if another coordinator may be alive."""
-        policy = self._policy
+        policy = self.policy
         with ExitStack() as stack:
             term = stack.enter_context(
                 self._leadership.acquire(
@@ -140,10 +144,10 @@ class ManagedDataset:
 
     def round(self) -> TickResult | None:
         """Tick the coordinator, then the embedded worker. Return `None` if the coordinator had an error."""
-        policy, worker = self._policy, self._worker
+        policy, worker = self.policy, self._worker
         tick = self._tried("a round of the coordinator", self.tick, self._trouble)
         is_active = tick is not None and bool(tick.ledger.active() or tick.refused)
-        self._pause_s = policy.active_pause_s if is_active else policy.idle_pause_s
+        self._pause_s = policy.pause_s(is_active=is_active)
         self._has_changed = False
         if worker is not None:
             seen = None if tick is None else tick.seen
@@ -164,32 +168,32 @@ class ManagedDataset:
         if worker is not None and worker.is_busy:
             worker.wait(min(self._pause_s, MAX_REST_S))
             # Finished tasks are published next, which shows whether anything is new.
-            self.is_known = self._policy.until_idle and all(future.done() for future in worker.pending)
+            self.is_known = self.policy.until_idle and all(future.done() for future in worker.pending)
         elif not self._has_changed:
             self._wait(self._pause_s)
 
     def _wait(self, wait_s: float) -> None:
-        if self._policy.rng is not None:
-            wait_s *= 1 + self._policy.rng.uniform(0, JITTER)
+        if self.policy.rng is not None:
+            wait_s *= 1 + self.policy.rng.uniform(0, JITTER)
         while wait_s > MAX_REST_S:
-            if self._policy.wait(MAX_REST_S):
+            if self.policy.wait(MAX_REST_S):
                 return
             wait_s -= MAX_REST_S
             self._tried("a check of the lease", self._leadership.renew, self._trouble, is_round=False)
-        self._policy.wait(wait_s)
+        self.policy.wait(wait_s)
 
     def _release(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the embedded worker's compactions. A run that ends because it is idle has none."""
-        if self._worker is not None and not (self._policy.until_idle and error is None):
-            release(self._worker, error if self._policy.until_idle else None)
+        if self._worker is not None and not (self.policy.until_idle and error is None):
+            release(self._worker, error if self.policy.until_idle else None)
 
     def _tried(
         self, what: str, action: Callable[[], ResultT], trouble: OnceLogger, *, is_round: bool = True
     ) -> ResultT | None:
         """Return the result of `action`; `None` if it failed and is retried in the next round."""
-        if not self._policy.retries:
+        if not self.policy.retries:
             return action()
         try:
             with contained(what):
