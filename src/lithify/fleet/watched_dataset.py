@@ -62,7 +62,7 @@ from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.coordinator import Coordinator, CountAttempts, report_refusal
 from lithify.service.failures import Failures
-from lithify.service.managed_dataset import ManagedDataset, Policy
+from lithify.service.managed_dataset import CoordinationPolicy, ManagedDataset
 
 REST_S = 600.0
 MISSING_PAUSE_S = 3_600.0
@@ -462,7 +462,7 @@ class WatchedDataset:
     def _take_leadership(self, dataset: DatasetPort, leadership: Leadership, dead: Collection[str]) -> None:
         adopts_ms = self.rule.take_over_ms if self._overdue.is_abandoned(self._now_s()) else None
         settings = self._ports.settings
-        policy = Policy(
+        policy = CoordinationPolicy(
             settings.commit_compacted_interval_s,
             settings.poll_interval_s,
             self._clock.sleep_s,

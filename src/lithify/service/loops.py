@@ -29,7 +29,7 @@ from lithify.base.errors import StoreUnavailable
 from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.service.coordinator import Coordinator
-from lithify.service.managed_dataset import JITTER, Collector, ManagedDataset, Policy
+from lithify.service.managed_dataset import JITTER, Collector, CoordinationPolicy, ManagedDataset
 from lithify.service.once_logger import OnceLogger
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool
@@ -68,7 +68,7 @@ def run_coordinator(
     set."""
     if worker is not None:
         worker.room.check_master()  # before anything is written
-    policy = Policy(
+    policy = CoordinationPolicy(
         settings.commit_compacted_interval_s, settings.poll_interval_s, stop.wait, rng, take_over=take_over
     )
     managed = ManagedDataset(coordinator, leadership, policy, worker=worker, collector=collector)

@@ -1,5 +1,5 @@
 """A dataset that this process coordinates. One-shot runs, services and fleets all drive theirs with it; they
-differ in a `Policy`.
+differ in a `CoordinationPolicy`.
 
 1. `lead` takes lease and epoch. The policy says which other coordinators may be fenced.
 2. Each `tick` renews the lease, also while the process rests, and runs one pass of the coordinator. A `round`
@@ -51,7 +51,7 @@ def _not_known_dead(holder: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CoordinationPolicy:
     """How a process coordinates a dataset."""
 
     active_pause_s: float
@@ -86,7 +86,7 @@ class ManagedDataset:
         self,
         coordinator: Coordinator,
         leadership: Leadership,
-        policy: Policy,
+        policy: CoordinationPolicy,
         *,
         worker: Worker | None = None,
         collector: Collector | None = None,

@@ -47,7 +47,7 @@ from lithify.protocol.run_summary import FailedCompaction, RunSummary
 from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import without
-from lithify.service.managed_dataset import ManagedDataset, Policy
+from lithify.service.managed_dataset import CoordinationPolicy, ManagedDataset
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.worker import Worker
 
@@ -105,7 +105,9 @@ def run(
         companion=worker,
         observer=observer,
     )
-    policy = Policy(WAIT_S, WAIT_S, clock.sleep_s, take_over=take_over, retries=False, until_idle=True)
+    policy = CoordinationPolicy(
+        WAIT_S, WAIT_S, clock.sleep_s, take_over=take_over, retries=False, until_idle=True
+    )
     managed = ManagedDataset(coordinator, leadership, policy, worker=worker, is_known=True)
     with managed:
         managed.lead()
