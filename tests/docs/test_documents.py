@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 import shlex
+import threading
 import tomllib
 from collections.abc import Iterator
 from functools import cache

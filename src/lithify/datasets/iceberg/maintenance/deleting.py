@@ -56,10 +56,11 @@ def check_whole(table: Table, known: KnownState | None, dataset: IcebergDataset)
 
 
 def deletion_now_ms(dataset: IcebergDataset, clock: Clock, *, dry_run: bool) -> int:
-    """Return the time from which the age of files counts: the store's. A dry run writes nothing, and therefore
-    takes this machine's.
+    """Return the time from which the age of files counts: the store's. A dry run writes nothing, and
+    therefore takes this machine's.
 
-    Asking the store for its time writes an object. Therefore a table that must not be changed is refused first.
+    Asking the store for its time writes an object. Therefore a table that must not be changed is refused
+    first.
     """
     check_deletable(dataset.load().metadata, dataset.url)
     return clock.now_ms() if dry_run else store_now_ms(dataset.store, dataset.time_key)
