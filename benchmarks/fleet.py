@@ -45,8 +45,8 @@ from lithify.fleet.catalog.changes import add_rules, first_catalog
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, new_member_name
+from lithify.fleet.watched_dataset import WatchPorts
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.service.coordinator import Coordinator
 from lithify.service.slots import WorkerSlots

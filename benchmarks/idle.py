@@ -33,14 +33,14 @@ from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.protocol.model import Compaction
 from lithify.protocol.transitions import AnyLedger, next_id_ms, schedule, submit
 from lithify.service.coordinator import Coordinator
-from lithify.service.loops import JITTER
+from lithify.service.managed_dataset import JITTER
 from lithify.service.worker import Worker, WorkerOptions
 from lithify.store.objects import ObjectStore
 from lithify.store.urls import open_store
 from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
-from lithify.testing.delaying import DelayingStore
 from lithify.testing.engine import InlineEngine
+from lithify.testing.faulty import DelayingStore
 
 SEED = 1
 IDLE_WORKERS = (1, 10, 100)

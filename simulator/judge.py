@@ -22,7 +22,7 @@ from lithify.datasets.slatedb.format.paths import (
 )
 from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol.model import CompactionState
-from lithify.store.versions import parse_boundary, parse_key
+from lithify.store.keys import parse_boundary, parse_key
 from simulator import rules
 from simulator.lease_rules import LeaseRules
 from simulator.ledger_rules import LedgerRules

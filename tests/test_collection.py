@@ -17,8 +17,8 @@ from lithify.config.sections import CollectionSettings
 from lithify.datasets.slatedb.garbage.collector import garbage_collector
 from lithify.datasets.slatedb.settings import GarbageCollectorSettings
 from lithify.service.coordinator import Coordinator
-from lithify.service.garbage_loop import collecting
 from lithify.service.loops import run_coordinator
+from lithify.service.managed_dataset import collecting
 from tests.compacting import check_state_files, dataset_at
 from tests.engine.waiting import wait_until
 from tests.judge.official import open_db
@@ -51,7 +51,7 @@ class Scripted:
 def test_failures_are_logged_and_the_next_tick_comes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, defects: list[str]
 ) -> None:
-    monkeypatch.setattr("lithify.service.garbage_loop.MIN_WAIT_S", 0.0)
+    monkeypatch.setattr("lithify.service.managed_dataset.MIN_WAIT_S", 0.0)
     collector = Scripted(StoreError("the store is away"), ValueError("a mistake"), None)
     with collecting(collector):
         assert collector.done.wait(TIMEOUT_S)
@@ -79,7 +79,7 @@ def test_no_collector_needs_no_thread() -> None:
 def test_nothing_is_lost_when_a_coordinator_collects_at_once_what_it_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lithify.service.garbage_loop.MIN_WAIT_S", 0.01)
+    monkeypatch.setattr("lithify.service.managed_dataset.MIN_WAIT_S", 0.01)
     path = tmp_path / "db"
     at_once = CollectionSettings(interval=timedelta(milliseconds=20), min_age=timedelta(0))
     settings = GarbageCollectorSettings(

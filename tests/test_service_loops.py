@@ -134,7 +134,7 @@ class SomeCoordinator:
         if self.is_refused:
             raise Refused("not this one")
 
-    def tick(self) -> TickResult:
+    def tick(self, *, is_known: bool = False) -> TickResult:
         self.notes.calls.append("tick")
         if self.error is not None and self.notes.calls.count("tick") % 2:
             raise self.error
@@ -147,7 +147,7 @@ class SomeLeadership:
     notes: Notes
 
     @contextmanager
-    def acquire(self, *, take_over: bool) -> Iterator[Term]:
+    def acquire(self, **policy: object) -> Iterator[Term]:
         self.notes.calls.append("acquires")
         try:
             yield Term(3, "the one before")
@@ -189,11 +189,11 @@ class AwayAtFirst(SomeLeadership):
     tries: int
 
     @contextmanager
-    def acquire(self, *, take_over: bool) -> Iterator[Term]:
+    def acquire(self, **policy: object) -> Iterator[Term]:
         self.tries -= 1
         if self.tries >= 0:
             raise StoreUnavailable(f"refused after {self.tries} ms", "connection refused")
-        with super().acquire(take_over=take_over) as term:
+        with super().acquire(**policy) as term:
             yield term
 
 
@@ -212,7 +212,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
 
 def test_an_outage_is_said_once_however_its_errors_differ(caplog: pytest.LogCaptureFixture) -> None:
     class Away(SomeCoordinator):
-        def tick(self) -> TickResult:
+        def tick(self, *, is_known: bool = False) -> TickResult:
             self.notes.calls.append("tick")
             raise StoreUnavailable(f"after {len(self.notes.calls)} ms", "connection refused")
 
@@ -257,7 +257,7 @@ def test_a_coordinator_holds_its_lease_and_looks_more_often_while_something_is_a
 
 
 def test_a_coordinator_that_looks_rarely_keeps_its_lease_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lithify.service.loops.JITTER", 0.0)
+    monkeypatch.setattr("lithify.service.managed_dataset.JITTER", 0.0)
     notes = Notes(100)
     coordinate(notes, [False] * 20, settings=ServiceSettings(poll_interval=timedelta(seconds=50)))
     assert 0.08 < notes.calls.count("tick") / len(notes.waits_s) < 0.13

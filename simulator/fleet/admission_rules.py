@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from lithify.base.clock import Clock, monotonic_ms
 from lithify.fleet.catalog.files import Numbered
 from lithify.fleet.catalog.model import Catalog, DatasetRule, Queue, QueueState
-from lithify.fleet.coordinator_queues import OwnQueues
+from lithify.fleet.coordinator_queues import OwnQueues, PeerSummary
 from lithify.fleet.demand import Demand
-from lithify.fleet.peers import PeerSummary
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import (
     NO_TENANTS,

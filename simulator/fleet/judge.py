@@ -17,9 +17,9 @@ from lithify.base.clock import SystemClock
 from lithify.coordination.leases import ObjectLease
 from lithify.coordination.thresholds import decode as decode_threshold
 from lithify.fleet.coordinator import FleetCoordinator
+from lithify.fleet.watched_dataset import QUARANTINE_PAUSE
 from lithify.fleet.worker import FleetWorker
 from lithify.planning.fleet.faults import SUSPECT_DATASETS
-from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.lease import Lease
 from lithify.protocol.model import CompactionState, Ledger
@@ -136,7 +136,7 @@ class Judge:
             for watched in coordinator.watched.values():
                 if watched._lead is not None:
                     with suppress(BaseException):
-                        watched._lead.stack.close()
+                        watched._lead.managed.resign()
 
     def fail(self, rule: str, text: str) -> Violation:
         return self._world.fail(rule, text)

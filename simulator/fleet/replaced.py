@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import lithify.base.errors
 import lithify.service.worker_pool
-from lithify.fleet import coordinator, garbage_times, managed_dataset
+from lithify.fleet import coordinator, garbage_times, watched_dataset
 from lithify.fleet.catalog import history
 from simulator.core.replacing import replacing
 from simulator.core.waiting import InFibers, wait_for_futures
@@ -28,7 +28,7 @@ def replacements(world: World) -> Iterator[None]:
     """The replacements above, for as long as the simulation of `world` runs."""
     with replacing(InFibers(world.scheduler)) as put:
         put(lithify.service.worker_pool, "wait", wait_for_futures(world.scheduler, _LEAST_WAIT_MS))
-        put(managed_dataset, "REST_S", scenario.REST_S)
+        put(watched_dataset, "REST_S", scenario.REST_S)
         put(garbage_times, "_AFTER_MS", scenario.COLLECT_AFTER_MS)
         put(garbage_times, "_AT_LEAST_MS", scenario.COLLECT_EVERY_MS)
         put(garbage_times, "_FIRST_MS", scenario.COLLECT_FIRST_MS)

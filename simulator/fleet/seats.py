@@ -14,8 +14,8 @@ from lithify.coordination.leadership import Leadership
 from lithify.datasets.kind import DatasetPort
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
-from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, new_member_name
+from lithify.fleet.watched_dataset import WatchPorts
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.proposal import Plan

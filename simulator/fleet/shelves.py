@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lithify.base.backlog import Backlog
 from lithify.base.errors import CorruptObject, DatasetNotFound
 from lithify.base.ids import Ulid, ulid_ms
 from lithify.base.jsonvalues import text
 from lithify.coordination.ledger_documents import LedgerFormat, Values
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.planning.admission import Capacity
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import EpochHeld, Lease
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Proposal, TaskIdentity

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from lithify.coordination.groups import decode
-from lithify.store.versions import parse_key
+from lithify.store.keys import parse_key
 from lithify.watermarks.groups import REQUIRED, GroupState, Marks, Track
 from lithify.watermarks.model import GroupMember
 from simulator.core.outcome import Violation

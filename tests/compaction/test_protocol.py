@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lithify.base.errors import Fenced, LostOwnership
 from lithify.base.ids import RandomIds, Ulid, ulid_ms
 from lithify.protocol import transitions
-from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.heartbeat_gate import SilenceWatch
 from lithify.protocol.model import (
     AssignedWorker,
     Compaction,

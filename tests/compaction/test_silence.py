@@ -7,7 +7,7 @@ import random
 import pytest
 
 from lithify.base.ids import RandomIds
-from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.heartbeat_gate import SilenceWatch
 from lithify.protocol.model import AssignedWorker, Compaction, CompactionState, Ledger
 from lithify.protocol.transitions import AnyLedger
 

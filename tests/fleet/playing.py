@@ -21,8 +21,8 @@ from lithify.coordination.leadership import Leadership
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.model import DatasetRule, Queue
 from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
-from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, ReportListener, new_member_name, unheard
+from lithify.fleet.watched_dataset import WatchPorts
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.protocol.proposal import Plan
 from lithify.service.coordinator import Coordinator, CountAttempts

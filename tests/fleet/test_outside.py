@@ -15,7 +15,7 @@ from lithify.fleet.view import show_status, show_workers
 from lithify.protocol.finding import Severity
 from lithify.store.metered import Verb
 from lithify.store.objects import ObjectStore
-from lithify.store.readonly import ReadOnlyStore
+from lithify.store.wrapped import ReadOnlyStore
 from lithify.testing import ManualClock
 from tests.fleet.worlds import World
 

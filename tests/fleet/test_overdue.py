@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lithify.base import events
+from lithify.base.backlog import Backlog
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.documents import decode, encode
 from lithify.fleet.catalog.model import DatasetRule
@@ -19,7 +20,6 @@ from lithify.fleet.metrics import COLD_AFTER_S, FleetMetrics
 from lithify.fleet.status import FleetStatus, fleet_status
 from lithify.fleet.view import show_status
 from lithify.observe.metrics import Metrics
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.finding import Severity
 from tests.cli.invoking import invoke, invoke_json
 from tests.fleet.playing import playing

@@ -9,8 +9,7 @@ from lithify.base.ids import RandomIds
 from lithify.fleet.catalog import changes
 from lithify.fleet.catalog.files import Numbered
 from lithify.fleet.catalog.model import DatasetRule, Queue
-from lithify.fleet.coordinator_queues import OwnQueues
-from lithify.fleet.peers import PeerSummary
+from lithify.fleet.coordinator_queues import OwnQueues, PeerSummary
 from lithify.testing import ManualClock
 from tests.planning.fleet.wanting import want
 

@@ -9,8 +9,7 @@ import pytest
 
 from lithify.base import events
 from lithify.fleet.coordinator import FleetCoordinator
-from lithify.fleet.heartbeat import LONGEST_ROUND_S, MemberHeartbeat
-from lithify.fleet.members import FleetMember, FleetRole, MemberFiles
+from lithify.fleet.members import LONGEST_ROUND_S, FleetMember, FleetRole, MemberFiles, MemberHeartbeat
 from lithify.fleet.status import fleet_status
 from tests.fleet.playing import ALL, Play, play, url_of
 from tests.fleet.worlds import World

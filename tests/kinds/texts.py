@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from lithify.base.backlog import Backlog, Detail
 from lithify.base.clock import Clock
 from lithify.base.concurrency import both
 from lithify.base.errors import CorruptObject, LithifyError, Refused
@@ -30,7 +31,6 @@ from lithify.datasets.options import CommandArgs, CommandOptions
 from lithify.datasets.own_ledger import OwnLedgerDataset
 from lithify.datasets.waiting import command_waiting
 from lithify.planning.admission import Capacity
-from lithify.protocol.backlog import Backlog, Detail
 from lithify.protocol.checks import check_compactions
 from lithify.protocol.finding import Finding, ok, problem
 from lithify.protocol.model import Compaction, Ledger

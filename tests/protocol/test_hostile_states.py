@@ -28,7 +28,7 @@ from lithify.protocol.model import Compaction, CompactionState, Ledger
 from lithify.service import control, status
 from lithify.service.loops import run_workers
 from lithify.service.options import CoordinatorOptions
-from lithify.store.versions import MAX_VERSION_ID
+from lithify.store.keys import MAX_VERSION_ID
 from lithify.testing.engine import InlineEngine
 from tests.compacting import compact
 from tests.judge.rows import read_database, visible_rows

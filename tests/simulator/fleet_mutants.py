@@ -13,16 +13,16 @@ from simulator.fleet import rules
 from lithify.base.backoff import GrowingPause
 from lithify.base.ids import Ulid
 from lithify.coordination.leadership import Leadership
-from lithify.fleet import coordinator_queues, managed_dataset, task_publisher, worker
+from lithify.fleet import coordinator_queues, task_publisher, watched_dataset, worker
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.history import CatalogHistory
 from lithify.fleet.catalog.model import QueueState
 from lithify.fleet.garbage_times import GarbageTimes
-from lithify.fleet.managed_dataset import ManagedDataset, Peers
 from lithify.fleet.members import FleetMember, ListedMember, MemberFiles
 from lithify.fleet.task_queue_files import BoardFiles
+from lithify.fleet.watched_dataset import Peers, WatchedDataset
 from lithify.planning.admission import Budget, DropReason, WorkKey
-from lithify.planning.fleet import admission, quarantine
+from lithify.planning.fleet import admission
 from lithify.planning.fleet import task_offers as hints
 from lithify.planning.fleet.admission import QueueAdmission, TenantShare
 from lithify.planning.fleet.fairness import FairTurns
@@ -33,11 +33,11 @@ from lithify.planning.fleet.polling import PollBackoff
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.slots import Slots, Usage
 from lithify.planning.fleet.task_offers import ClaimOffer
-from lithify.planning.rest import Rest
 from lithify.protocol import transitions
-from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.heartbeat_gate import SilenceWatch
 from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyLedger
+from lithify.service.slots import Rest
 from lithify.store.versions import Version, VersionedFiles
 from tests.simulator.mutants import Mutant
 
@@ -82,14 +82,14 @@ def _all_running(self: SilenceWatch, ledger: AnyLedger, now_s: float) -> tuple[U
     return tuple(c.id for c in ledger.compactions if c.state is CompactionState.RUNNING)
 
 
-def _lead_always(self: ManagedDataset) -> bool:
+def _lead_always(self: WatchedDataset) -> bool:
     return self._may_lead and self._asking is None
 
 
-_honest_seek = ManagedDataset._seek_leadership
+_honest_seek = WatchedDataset._seek_leadership
 
 
-def _take_for_dead(self: ManagedDataset, dataset: Any) -> None:
+def _take_for_dead(self: WatchedDataset, dataset: Any) -> None:
     alive, dead = self._peers.alive, self._peers.dead
     self._peers.alive, self._peers.dead = frozenset({self._peers.name}), alive | dead
     try:
@@ -284,7 +284,7 @@ MUTANTS = (
     Mutant(
         "a silent dataset is hardly polled",
         (rules.SEEN,),
-        ((managed_dataset, "pause_ms", _rarely),),
+        ((watched_dataset, "pause_ms", _rarely),),
         is_long=True,
     ),
     Mutant(
@@ -322,11 +322,11 @@ MUTANTS = (
         "what was committed is tried again", (rules.COMMITTING,), ((transitions, "complete", _try_again),)
     ),
     Mutant("whoever runs counts as silent", (rules.BEATING,), ((SilenceWatch, "silent", _all_running),)),
-    Mutant("all datasets are led", (rules.IDLE,), ((ManagedDataset, "_should_lead", _lead_always),)),
+    Mutant("all datasets are led", (rules.IDLE,), ((WatchedDataset, "_should_lead", _lead_always),)),
     Mutant(
         "who leads is taken for dead",
         (rules.PEACE,),
-        ((ManagedDataset, "_seek_leadership", _take_for_dead),),
+        ((WatchedDataset, "_seek_leadership", _take_for_dead),),
         first_seed=5_005,
     ),
     Mutant(
@@ -339,7 +339,7 @@ MUTANTS = (
     Mutant(
         "what is broken is looked at in every round",
         (rules.PAUSES,),
-        ((quarantine, "QUARANTINE_PAUSE", GrowingPause(0, 0)),),
+        ((watched_dataset, "QUARANTINE_PAUSE", GrowingPause(0, 0)),),
         first_seed=5_005,
     ),
     Mutant(
@@ -364,7 +364,7 @@ MUTANTS = (
     Mutant(
         "what nobody foresaw in a dataset ends its coordinator",
         (rules.SURVIVES,),
-        ((managed_dataset, "contained", lambda what: nullcontext()),),
+        ((watched_dataset, "contained", lambda what: nullcontext()),),
         first_seed=5_153,
     ),
     Mutant(
@@ -384,14 +384,14 @@ MUTANTS = (
     Mutant(
         "a dataset that was made anew is not opened anew",
         (rules.ANEW,),
-        ((ManagedDataset, "_drop", _nothing),),
+        ((WatchedDataset, "_drop", _nothing),),
     ),
     Mutant("idle datasets are never cared for", (rules.CARED,), ((GarbageTimes, "_is_due_again", _never),)),
     Mutant("nobody tells of work elsewhere", (rules.TOLD,), ((OverdueWatch, "saw", _nothing_seen),)),
     Mutant(
         "all datasets count as coordinated elsewhere",
         (rules.TOLD, rules.CARED),
-        ((ManagedDataset, "_why_elsewhere", "it is elsewhere"),),
+        ((WatchedDataset, "_why_elsewhere", "it is elsewhere"),),
     ),
     Mutant(
         "an owner that may be alive is fenced",

@@ -28,8 +28,7 @@ from lithify.datasets.slatedb.garbage import collection, retention
 from lithify.datasets.slatedb.garbage.retention import Cutoff
 from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol import transitions
-from lithify.protocol.failure_detector import SilenceWatch
-from lithify.protocol.heartbeat_gate import ProgressGate
+from lithify.protocol.heartbeat_gate import ProgressGate, SilenceWatch
 from lithify.protocol.lease import Lease, encode_lease
 from lithify.protocol.model import CompactionState
 from lithify.protocol.transitions import AnyCompaction, AnyLedger, IllegalTransition

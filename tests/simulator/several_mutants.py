@@ -14,7 +14,6 @@ from lithify.base.errors import StoreError
 from lithify.base.ids import Ulid
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.plan import plan_table
-from lithify.planning.rest import Rest
 from lithify.planning.turns import Turns
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner
 from lithify.protocol.running import Claim
@@ -22,6 +21,7 @@ from lithify.protocol.transitions import AnyLedger
 from lithify.service import failures, worker, worker_pool
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import Failures
+from lithify.service.slots import Rest
 from lithify.service.worker import Worker
 from lithify.service.worker_pool import WorkerPool
 from tests.simulator.mutants import Mutant
@@ -85,7 +85,7 @@ _honest_look = WorkerPool._look
 
 def _all_are_quarantined(self: WorkerPool, member: Any) -> bool:
     pauses = (
-        m.error is not None and monotonic_ms(self._clock) - m.failed_at_ms < self._pause_ms(m)
+        m.backoff.error is not None and monotonic_ms(self._clock) - m.backoff.failed_ms < self._pause_ms(m)
         for m in self._members.values()
     )
     if any(pauses):

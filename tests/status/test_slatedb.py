@@ -20,7 +20,7 @@ from lithify.protocol.model import AssignedWorker, CompactionState, Progress, Ra
 from lithify.protocol.presence import Presence
 from lithify.service.status import status
 from lithify.store.metered import Verb
-from lithify.store.readonly import ReadOnlyStore
+from lithify.store.wrapped import ReadOnlyStore
 from lithify.testing import CountingStore, ManualClock
 from lithify.testing.memory import MemoryStore
 from tests.compacting import dataset_at

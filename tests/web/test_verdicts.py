@@ -12,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import lithify
+from lithify.base.backlog import Backlog
 from lithify.base.errors import StoreUnavailable
 from lithify.base.ids import Ulid
 from lithify.fleet.catalog.changes import first_catalog
@@ -20,7 +21,6 @@ from lithify.fleet.members import Amounts, FleetMember, FleetRole, ListedMember,
 from lithify.fleet.status import FleetStatus, MemberStatus, QueueStatus
 from lithify.planning.fleet.waits import Waits
 from lithify.protocol.attempts import FailedAttempt
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.presence import CoordinatorStatus, Presence
 from lithify.protocol.proposal import Plan, Proposal
 from lithify.protocol.retained import Past, Retained

@@ -8,10 +8,12 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from lithify.base.errors import Refused
 from lithify.config.durations import milliseconds_of
+from lithify.datasets.options import CommandArgs, KindOption
+from lithify.datasets.registry import registered_for
 
 _MAX_SHOWN_CHARS = 80
 _MAX_NUMBER = 2**63 - 1
@@ -127,3 +129,32 @@ def _refused(what: str, given: Any, right: str) -> Refused:
     except ValueError:  # Python does not show numbers of thousands of digits
         shown = "a very long number"
     return Refused(f"{what}: {shown} is not {right}")
+
+
+def for_command(url: str, command: str, full: bool, options: Mapping[str, Any]) -> CommandArgs:
+    """Return the options given for a command, as the dataset's kind takes them. Raise `Refused` for one that
+    the kind does not have, or of a wrong type."""
+    registered = registered_for(url)
+    known = [o for o in registered.load_options().options if command in o.commands and o.setting is None]
+    unknown = options.keys() - {option.name for option in known}
+    if unknown:
+        has = ", ".join(option.name for option in known) or "none"
+        raise Refused(
+            f"{', '.join(sorted(unknown))}: not an option of a {registered.noun} here; its options: {has}"
+        )
+    given = {o.name: _checked(o, options[o.name]) for o in known if options.get(o.name) is not None}
+    return CommandArgs(full, given)
+
+
+def _checked(option: KindOption, given: Any) -> Any:
+    """Return an option's value. Raise `Refused` if it has the wrong type."""
+    of_one = {"str": text, "int": number}
+    several = get_args(option.type)
+    check = of_one.get((several or (option.type,))[0].__name__)
+    if check is None:
+        return given
+    if not several:
+        return check(option.name, given)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise Refused(f"{option.name}: {given!r} is not a list; give a list")
+    return [check(option.name, one) for one in given]

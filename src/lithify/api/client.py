@@ -18,13 +18,13 @@ import getpass
 import os
 import socket
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any
 
 from lithify.api import arguments, wiring
 from lithify.api.results import Maintained, Proposals, Proposed, Result, result_of, show_error
@@ -47,7 +47,6 @@ from lithify.datasets.maintenance import (
     MaintenanceResult,
     OrphansAsked,
 )
-from lithify.datasets.options import CommandArgs, KindOption
 from lithify.datasets.registry import config_type, registered_for
 from lithify.datasets.status_view import show_status
 from lithify.datasets.waiting import command_waiting
@@ -155,7 +154,7 @@ class Dataset:
     def plan(self, *, full: bool = False, **options: Any) -> Proposals:
         """Return the compactions that would run now, the most urgent first: those that the planner considers
         worth their cost, or with `full` everything that can be compacted."""
-        args = self._args("plan", full, options)
+        args = arguments.for_command(self.url, "plan", full, options)
         planner, state = self._kind.planner(self._dataset, args, self._clock), self._state_of(self._dataset)
         snapshot, ledger, choice = starting(self._dataset, self._clock, planner, state)
         plan, details = choice.plan, state.plan_details()
@@ -182,9 +181,28 @@ class Dataset:
         `take_over` is set, which fences that one; `Refused` if the dataset cannot be compacted; `Fenced` if
         another coordinator takes over meanwhile.
         """
-        args, totals = self._args("compact", full, options), Totals()
-        with self._listening(on_event):
-            return self._compact(args, totals, take_over, on_event)
+        args, totals = arguments.for_command(self.url, "compact", full, options), Totals()
+        with self._listening(on_event), self._recording() as recorder:
+            started_s = self._clock.monotonic_s()
+            summary = one_shot.run(
+                self._dataset,
+                self._started_engine(),
+                self._clock,
+                self._ids,
+                wiring.leadership(self._dataset),
+                planner=self._kind.planner(self._dataset, args, self._clock),
+                take_over=take_over,
+                options=replace(
+                    wiring.worker_options(self._config),
+                    watch_interval_ms=None if on_event is None else WATCH_INTERVAL_MS,
+                ),
+                coordinator_options=wiring.coordinator_options(self._config),
+                observer=_observer(totals, recorder, on_event),
+            )
+            seconds = self._clock.monotonic_s() - started_s
+            before, after = self._kind.look(summary.before), self._kind.look(summary.after)
+            shown = self._kind.show_run(kinds.DatasetRun(self.url, before, after, summary, totals, seconds))
+            return result_of(summary, totals, seconds, shown)
 
     def _count(self, verb: Verb, answer: RequestOutcome) -> None:
         if self._requests is not None:
@@ -205,45 +223,11 @@ class Dataset:
             self._requests = None
             recorder.close()
 
-    def _compact(
-        self, args: CommandArgs, totals: Totals, take_over: bool, on_event: Observer | None
-    ) -> Result:
-        with self._recording() as recorder:
-            return self._compact_recorded(args, totals, take_over, on_event, recorder)
-
-    def _compact_recorded(
-        self,
-        args: CommandArgs,
-        totals: Totals,
-        take_over: bool,
-        on_event: Observer | None,
-        recorder: Observer | None,
-    ) -> Result:
-        started_s = self._clock.monotonic_s()
-        summary = one_shot.run(
-            self._dataset,
-            self._started_engine(),
-            self._clock,
-            self._ids,
-            wiring.leadership(self._dataset),
-            planner=self._kind.planner(self._dataset, args, self._clock),
-            take_over=take_over,
-            options=replace(
-                wiring.worker_options(self._config),
-                watch_interval_ms=None if on_event is None else WATCH_INTERVAL_MS,
-            ),
-            coordinator_options=wiring.coordinator_options(self._config),
-            observer=_observer(totals, recorder, on_event),
-        )
-        seconds = self._clock.monotonic_s() - started_s
-        before, after = self._kind.look(summary.before), self._kind.look(summary.after)
-        shown = self._kind.show_run(kinds.DatasetRun(self.url, before, after, summary, totals, seconds))
-        return result_of(summary, totals, seconds, shown)
-
     def submit(self, *, full: bool = False, **options: Any) -> Job:
         """Submit compactions to the dataset's coordinator and return without waiting. The `options` are those
         of `lithify submit`. Raise `Refused` if there is nothing to compact or no coordinator has ever run."""
-        planner = self._kind.request(self._dataset, self._args("submit", full, options), self._clock)
+        args = arguments.for_command(self.url, "submit", full, options)
+        planner = self._kind.request(self._dataset, args, self._clock)
         _, _, choice = starting(self._dataset, self._clock, planner)
         plan = choice.plan
         if plan.refusal:
@@ -345,7 +329,7 @@ class Dataset:
         younger than `min_age_s` seconds are kept; the default is in the settings. The result's `document` is
         the output of `lithify gc --json`."""
         min_age_ms = arguments.optional(arguments.milliseconds, "min_age_s", min_age_s)
-        args = self._args("gc", False, options)
+        args = arguments.for_command(self.url, "gc", False, options)
         return self._kind.collect(
             self.url,
             self._config,
@@ -419,7 +403,7 @@ class Dataset:
         """Register a reader of a table with Spark Structured Streaming, by its checkpoint folder. Snapshots
         that it still needs are not expired. The default name is derived from the folder. Raise `Refused` if
         snapshots that it needs may be gone already."""
-        args = self._args("readers add", False, options)
+        args = arguments.for_command(self.url, "readers add", False, options)
         name = arguments.optional(arguments.text, "name", name)
         return self._maintenance().add_reader(arguments.place("checkpoint", checkpoint), name, args.given)
 
@@ -542,18 +526,6 @@ class Dataset:
         found: Maintenance = self._kind.maintenance(self._dataset, self._clock, self._ids)
         return found
 
-    def _args(self, command: str, full: bool, options: Mapping[str, Any]) -> CommandArgs:
-        registered = registered_for(self.url)
-        known = [o for o in registered.load_options().options if command in o.commands and o.setting is None]
-        unknown = options.keys() - {option.name for option in known}
-        if unknown:
-            has = ", ".join(option.name for option in known) or "none"
-            raise Refused(
-                f"{', '.join(sorted(unknown))}: not an option of a {registered.noun} here; its options: {has}"
-            )
-        given = {o.name: _checked(o, options[o.name]) for o in known if options.get(o.name) is not None}
-        return CommandArgs(full, given)
-
     @contextmanager
     def _listening(self, on_event: Observer | None) -> Iterator[None]:
         """Report waiting for the store to `on_event` too, during the block."""
@@ -611,20 +583,6 @@ def settled(settings: Settings | None) -> Config:
 def _observer(*observers: Observer | None) -> Observer:
     given = [observer for observer in observers if observer is not None]
     return each(*given) if given else ignore
-
-
-def _checked(option: KindOption, given: Any) -> Any:
-    """Return an option's value. Raise `Refused` if it has the wrong type."""
-    of_one = {"str": arguments.text, "int": arguments.number}
-    several = get_args(option.type)
-    check = of_one.get((several or (option.type,))[0].__name__)
-    if check is None:
-        return given
-    if not several:
-        return check(option.name, given)
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise Refused(f"{option.name}: {given!r} is not a list; give a list")
-    return [check(option.name, one) for one in given]
 
 
 def _owner() -> str:

@@ -10,7 +10,7 @@
    (`lithify.mirror.commit_recording`).
 6. For a dashboard in the same process (`lithify.fleet.fleet_mirror`), the coordinator's reads and writes are
    recorded; one more thread reads the remaining details.
-7. One more thread writes heartbeats of both while a round takes long (`lithify.fleet.heartbeat`), so that a
+7. One more thread writes heartbeats of both while a round takes long (`lithify.fleet.members`), so that a
    slow member does not count as dead.
 8. At the end the worker releases unfinished compactions, and the coordinator its leaderships.
 """
@@ -38,9 +38,9 @@ from lithify.engine.ports import Engine
 from lithify.fleet.catalog.model import DatasetRule
 from lithify.fleet.coordinator import FleetCoordinator, FleetCoordinatorPorts
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.managed_dataset import WatchPorts
 from lithify.fleet.members import FleetRole, ReportListener, new_member_name, unheard
 from lithify.fleet.status import fleet_status
+from lithify.fleet.watched_dataset import WatchPorts
 from lithify.fleet.worker import FleetWorker, FleetWorkerPorts, NoSource
 from lithify.protocol.proposal import Plan
 from lithify.service.once_logger import OnceLogger

@@ -37,6 +37,7 @@ from lithify.api import arguments, wiring
 from lithify.api.client import Dataset as ClientDataset
 from lithify.api.client import Settings, settled
 from lithify.base import events
+from lithify.base.backoff import Backoff
 from lithify.base.clock import SystemClock
 from lithify.base.defects import contained
 from lithify.base.errors import (
@@ -60,8 +61,7 @@ from lithify.service.once_logger import OnceLogger
 from lithify.service.worker_pool import QUARANTINE_PAUSE
 
 if TYPE_CHECKING:
-    from lithify.service.garbage_loop import Collector
-    from lithify.service.worker import Worker
+    from lithify.service.managed_dataset import Collector
     from lithify.service.worker_pool import WorkerPool
 
 BESIDE_LOOK_S = 1.0
@@ -183,8 +183,8 @@ class Service:
                 stack.callback(beside.join)
                 stack.callback(stop.set)
                 beside.start()
-            if len(self._coordinated) == 1:
-                self._run_one(self._urls[0], stop)
+            if self._is_alone:
+                self._coordinate(self._urls[0], wiring.new_name(), stop)
             else:
                 self._run_all(stop)
 
@@ -254,21 +254,6 @@ class Service:
             ready_limit_s=max(READY_LIMIT_S, 5 * between_s),
         )
 
-    def _run_one(self, url: str, stop: threading.Event) -> None:
-        name = wiring.new_name()
-        while (found := self._awaited(url, stop)) is not None:
-            worker = None
-            if self._engine is not None:
-                room = wiring.room(self._engine, self._config)
-                worker = wiring.worker(
-                    found.dataset, self._engine, self._config, self._observe, name, room=room
-                )
-            try:
-                self._coordinate(found, name, stop, worker)
-                return
-            except Replaced as error:
-                self._made_anew(url, error)
-
     def _made_anew(self, url: str, error: Replaced) -> None:
         self._observe(events.MadeAnew(url, str(error)))
         self._coordinated[url] = None
@@ -299,7 +284,7 @@ class Service:
 
     def _coordinate_beside(self, url: str, name: str, stop: threading.Event) -> None:
         try:
-            self._try_to_coordinate(url, name, stop)
+            self._coordinate(url, name, stop)
         except BaseException as error:
             self._errors.append(error)
             if isinstance(error, Fenced) and url in self._shared:
@@ -312,34 +297,43 @@ class Service:
             else:
                 stop.set()
 
-    def _try_to_coordinate(self, url: str, name: str, stop: threading.Event) -> None:
-        """Coordinate one of several datasets; if that cannot begin, back off and retry. Raise `Fenced`, and
-        refusals at the start."""
+    def _coordinate(self, url: str, name: str, stop: threading.Event) -> None:
+        """Coordinate a dataset until `stop` is set. Raise `Fenced`, refusals at the start, and any error of a
+        single dataset; after other errors of one of several, back off and retry."""
         trouble = OnceLogger(f"{url} cannot be coordinated now; this is retried")
-        failures, may_refuse = 0, self._coordinated[url] is not None
+        backoff, may_refuse = Backoff(QUARANTINE_PAUSE), self._coordinated[url] is not None
         while not stop.is_set():
             try:
                 with contained(f"coordinating {url}"):
                     found = self._awaited(url, stop)
                     if found is not None:
-                        self._coordinate(found, name, stop, None)
+                        self._run_coordinator(found, name, stop)
                 return
             except Replaced as error:
                 self._made_anew(url, error)
-                failures, may_refuse = 0, False
+                backoff.succeeded()
+                may_refuse = False
                 continue
             except Fenced:
                 raise
             except LithifyError as error:
-                if may_refuse and _is_refusal(error):
+                if self._is_alone or (may_refuse and _is_refusal(error)):
                     raise
                 trouble.say(error)
-            self._coordinated[url], may_refuse, failures = None, False, failures + 1
-            stop.wait(QUARANTINE_PAUSE.after_ms(failures) / 1000)
+                backoff.failed(error, 0)
+            self._coordinated[url], may_refuse = None, False
+            stop.wait(backoff.pause_ms / 1000)
 
-    def _coordinate(
-        self, found: _Coordinated, name: str, stop: threading.Event, worker: Worker | None
-    ) -> None:
+    @property
+    def _is_alone(self) -> bool:
+        """Whether a single dataset is coordinated, whose embedded worker works in the same thread."""
+        return len(self._coordinated) == 1
+
+    def _run_coordinator(self, found: _Coordinated, name: str, stop: threading.Event) -> None:
+        worker = None
+        if self._is_alone and self._engine is not None:
+            room = wiring.room(self._engine, self._config)
+            worker = wiring.worker(found.dataset, self._engine, self._config, self._observe, name, room=room)
         run_coordinator(
             wiring.coordinator(found.dataset, self._config, self._observe, worker),
             wiring.leadership(found.dataset, name),

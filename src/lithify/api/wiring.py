@@ -93,7 +93,7 @@ def open_to_read(url: str, config: Config) -> DatasetPort:
     from lithify.base.clock import SystemClock
     from lithify.base.ids import RandomIds
     from lithify.datasets.waiting import command_waiting
-    from lithify.store.readonly import ReadOnlyStore
+    from lithify.store.wrapped import ReadOnlyStore
 
     open_kind: Callable[..., DatasetPort] = registered_for(url).load().open
     waiting = command_waiting(url, config)

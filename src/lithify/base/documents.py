@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from annotated_types import Interval, Predicate
 
-from lithify.base.errors import CorruptObject
+from lithify.base.errors import CorruptObject, Refused
 from lithify.base.ids import MAX_ULID_MS, Ulid, parse_ulid
 from lithify.base.jsonvalues import UNDECODABLE
 from lithify.base.printable import printable
@@ -180,3 +180,16 @@ def _problem(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     return printable(f"{where}: {first['msg']}" if where else first["msg"], _MAX_PROBLEM_CHARS)
+
+
+def readable(encode: Callable[[], bytes], read: Callable[[bytes], object], where: str) -> bytes:
+    """Return the result of `encode`, to be written to `where`. Raise `Refused` if `read` cannot decode it: if
+    every change begins with reading the document, an unreadable one would make all changes fail, and no
+    command could repair it."""
+    try:
+        data = encode()
+        read(data)
+    except (CorruptObject, *UNDECODABLE) as error:
+        why = error.reason if isinstance(error, CorruptObject) else str(error)
+        raise Refused(f"{where}: nothing was written, because it could not be read back: {why}") from error
+    return data

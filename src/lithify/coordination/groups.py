@@ -32,7 +32,7 @@ from functools import partial
 from typing import Final, Literal, TypeVar
 
 from lithify.base.clock import Clock
-from lithify.base.documents import Count, CountKey, DocumentCodec
+from lithify.base.documents import Count, CountKey, DocumentCodec, readable
 from lithify.base.errors import (
     CorruptObject,
     DatasetNotFound,
@@ -46,7 +46,6 @@ from lithify.base.errors import (
 )
 from lithify.base.ids import Ids
 from lithify.coordination.holds import checked_name
-from lithify.coordination.readable import readable
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.versions import Version, VersionedFiles

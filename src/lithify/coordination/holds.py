@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from lithify.base.clock import Clock
-from lithify.base.documents import Count, DocumentCodec
+from lithify.base.documents import Count, DocumentCodec, readable
 from lithify.base.errors import (
     CorruptObject,
     HoldLapsed,
@@ -37,7 +37,6 @@ from lithify.base.errors import (
     StoreError,
 )
 from lithify.base.ids import Ids
-from lithify.coordination.readable import readable
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore

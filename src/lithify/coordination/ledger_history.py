@@ -15,8 +15,8 @@ from lithify.base.errors import CorruptObject, ObjectNotFound, Unsupported
 from lithify.base.ids import Ulid
 from lithify.protocol.history import Arrival
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
+from lithify.store.keys import format_id, parse_key
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.versions import format_id, parse_key
 
 
 class LedgerHistory:

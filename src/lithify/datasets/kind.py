@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from typing_extensions import TypeVar
 
+from lithify.base.backlog import Backlog
 from lithify.base.clock import Clock
 from lithify.base.events import Observer
 from lithify.base.ids import Ids, Ulid
@@ -24,7 +25,6 @@ from lithify.datasets.options import CommandArgs
 from lithify.observe.progress import Totals
 from lithify.planning.admission import Capacity
 from lithify.protocol.attempts import Journal, JournalEntries
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.finding import Finding
 from lithify.protocol.history import History
 from lithify.protocol.model import Compaction, Ledger, OutputT, RangeT, SpecT

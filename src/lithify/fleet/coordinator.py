@@ -2,12 +2,12 @@
 
 Each `tick`:
 
-1. Every `BEAT_EVERY_MS`, write the heartbeat (`lithify.fleet.heartbeat` repeats it from another thread
+1. Every `BEAT_EVERY_MS`, write the heartbeat (`lithify.fleet.members` repeats it from another thread
    while a round takes longer) and read the members and the catalog. They determine which datasets this
    coordinator owns (`lithify.planning.fleet.placement`). Datasets it owns no longer are released at once.
    For newly owned datasets, read the checkpoints of the other coordinators, the newest first.
 2. Every `WAKES_EVERY_S`, read the refresh requests for its own datasets.
-3. Poll the datasets that are due (`lithify.fleet.managed_dataset`), several at a time. Idle datasets are
+3. Poll the datasets that are due (`lithify.fleet.watched_dataset`), several at a time. Idle datasets are
    only read, less and less often.
 4. Pass pending tasks and final failures to their queues (`lithify.fleet.coordinator_queues`). Poll the
    datasets of admitted tasks again at once, which starts these tasks.
@@ -33,19 +33,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lithify.base import concurrency
+from lithify.base.backoff import Backoff
 from lithify.base.clock import Clock
 from lithify.base.defects import contained
 from lithify.base.errors import LithifyError
 from lithify.fleet.catalog.files import FollowedCatalog
 from lithify.fleet.catalog.history import RUN_EVERY_S, HistoryRunEnd
 from lithify.fleet.catalog.model import DatasetRule
-from lithify.fleet.coordinator_queues import OwnQueues
+from lithify.fleet.coordinator_queues import OwnQueues, PeerSummary
 from lithify.fleet.discovery import Discovery, FindDatasets
 from lithify.fleet.files import FleetFiles
 from lithify.fleet.garbage_times import GarbageTimes
 from lithify.fleet.handover import DatasetCheckpoint
-from lithify.fleet.heartbeat import MemberHeartbeat
-from lithify.fleet.managed_dataset import ManagedDataset, Peers, WatchPorts
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
     DEAD_AFTER_MS,
@@ -54,17 +53,17 @@ from lithify.fleet.members import (
     MAX_TROUBLED,
     FleetMember,
     FleetRole,
+    MemberHeartbeat,
     OverdueDataset,
     ReportListener,
     unheard,
 )
-from lithify.fleet.peers import PeerSummary
-from lithify.fleet.refresh_requests import MAX_AGE_MS, Wake
+from lithify.fleet.notifications import MAX_AGE_MS, Wake
 from lithify.fleet.task_publisher import Claimable, IdleWorkers, OwnBoards
+from lithify.fleet.watched_dataset import Peers, WatchedDataset, WatchPorts
 from lithify.planning.fleet.overdue import NOTHING_OVERDUE
 from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.placement import Placement
-from lithify.planning.fleet.quarantine import Quarantine, QuarantinedDataset
 from lithify.planning.fleet.routing import Routing
 from lithify.planning.fleet.task_offers import ClaimOffer
 
@@ -133,9 +132,8 @@ class FleetCoordinator:
         self._pulse = MemberHeartbeat(name, ports.files.members, ports.clock)
         self._peers = Peers(name)
         self._others = PeerSummary()
-        self._quarantine = Quarantine()
         self._datasets: Mapping[str, DatasetRule] = {}
-        self._watched: dict[str, ManagedDataset] = {}
+        self._watched: dict[str, WatchedDataset] = {}
         self._queues = OwnQueues(name, ports.clock)
         self._boards = OwnBoards(name, ports.files)
         self._garbage_times = GarbageTimes()
@@ -145,7 +143,7 @@ class FleetCoordinator:
         one."""
 
     @property
-    def watched(self) -> Mapping[str, ManagedDataset]:
+    def watched(self) -> Mapping[str, WatchedDataset]:
         """Datasets owned by this coordinator, by URL."""
         return self._watched
 
@@ -160,9 +158,10 @@ class FleetCoordinator:
         return self._discovery.problems
 
     @property
-    def quarantined(self) -> Mapping[str, QuarantinedDataset]:
-        """Datasets that are not polled for now because something is wrong with them, by URL."""
-        return self._quarantine.entries
+    def quarantined(self) -> Mapping[str, str]:
+        """Datasets that are not polled for now because something is wrong with them, by URL, with the
+        reason."""
+        return {url: w.backoff.why for url, w in self._watched.items() if w.backoff.is_quarantined}
 
     @property
     def needs(self) -> int:
@@ -182,7 +181,7 @@ class FleetCoordinator:
             return self._round()
 
     def beat(self) -> None:
-        """Repeat the heartbeat if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
+        """Repeat the heartbeat if a round takes long (`lithify.fleet.members`). Any thread may call it."""
         self._pulse.beat()
 
     def _round(self) -> float:
@@ -262,20 +261,21 @@ class FleetCoordinator:
         placement = Placement(self._peers.alive)
         mine = {url: rule for url, rule in datasets.items() if placement.owner(url) == self.name}
         known = self._known_to_others([url for url in mine if url not in self._watched])
+        backoffs: dict[str, Backoff] = {}
         for url in [url for url, watched in self._watched.items() if mine.get(url) != watched.rule]:
             watched = self._watched.pop(url)
             watched.leave()
             if url in mine:  # running work keeps the settings it was admitted with
                 known[url] = watched.known
+                backoffs[url] = watched.backoff
             else:
                 self._queues.forget_admitted(url)
                 self._garbage_times.forget(url)
                 self._ports.left(url)
             self._queues.forget(url)
-        self._quarantine.keep(mine)
         for url, of_url in known.items():
-            self._watched[url] = ManagedDataset(
-                url, mine[url], self._ports.watch, self._peers, self._quarantine, of_url
+            self._watched[url] = WatchedDataset(
+                url, mine[url], self._ports.watch, self._peers, of_url, backoffs.get(url)
             )
 
     def _known_to_others(self, urls: Sequence[str]) -> dict[str, DatasetCheckpoint]:
@@ -295,7 +295,7 @@ class FleetCoordinator:
     def _member(self) -> FleetMember:
         now = self._catalog.now
         having = {w.rule.tenant_of(w.url) for w in self._watched.values() if w.demand.is_any}
-        bad = {url: entry.why for url, entry in self._quarantine.entries.items()}
+        bad = dict(self.quarantined)
         bad |= {
             w.url: f"its data cannot be compacted: {w.refusal}" for w in self._watched.values() if w.refusal
         }
@@ -343,7 +343,7 @@ class FleetCoordinator:
         """Compare by the store's clock, as far as members have written lately; this one has."""
         return self._peers.newest_ms - wake.since_ms > MAX_AGE_MS
 
-    def _look(self, due: Sequence[ManagedDataset]) -> None:
+    def _look(self, due: Sequence[WatchedDataset]) -> None:
         if len(due) > 1 and self._ports.looks_at_once > 1:
             concurrency.all_of((watched.look for watched in due), self._ports.looks_at_once)
         else:
@@ -352,7 +352,7 @@ class FleetCoordinator:
         for watched in due:
             self._offer(watched)
 
-    def _offer(self, watched: ManagedDataset) -> None:
+    def _offer(self, watched: WatchedDataset) -> None:
         """Pass the results of a poll to the queues."""
         now = self._catalog.now
         if watched.take_replaced():

@@ -13,24 +13,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lithify.base.clock import Clock, monotonic_ms
 from lithify.fleet.catalog.files import Numbered
 from lithify.fleet.catalog.model import Catalog, DatasetRule, Queue, QueueState
 from lithify.fleet.demand import Demand
-from lithify.fleet.members import Amounts, Load, combined
-from lithify.fleet.peers import PeerSummary
+from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load, combined
 from lithify.planning.admission import WorkKey
 from lithify.planning.fleet.admission import Active, QueueAdmission, QueueLimits
 from lithify.planning.fleet.admission import TenantShare as TenantTreatment
 from lithify.planning.fleet.labels import LabelLimiter
-from lithify.planning.fleet.pace import backlog_ms
+from lithify.planning.fleet.pace import backlog_ms, mean_pace
 from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.priorities import PriorityClass, rank
-from lithify.planning.fleet.quotas import quota, tenant_cap
 from lithify.planning.fleet.routing import Routing
+from lithify.planning.fleet.slots import Demand as MemberDemand
+from lithify.planning.fleet.slots import quota, tenant_cap
 from lithify.planning.fleet.task_offers import ClaimOffer
 from lithify.planning.fleet.waits import NO_WAITS, Waits
 
@@ -268,3 +269,41 @@ def _with_backlog(amounts: Amounts, bytes_per_s: int) -> Amounts:
     deferred_bytes = amounts.deferred * (size // count if count else 0)
     total_ms = backlog_ms(count + amounts.deferred, size + deferred_bytes, bytes_per_s)
     return replace(amounts, backlog_ms=total_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSummary:
+    """The reports of the other members."""
+
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """Slots of live workers, by queue id."""
+    free: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Idle slots of live workers, by queue id and worker."""
+    demands: Mapping[str, Mapping[str, MemberDemand]] = field(default_factory=dict)
+    """Demands of live coordinators, by queue id and coordinator."""
+    tenant_demands: Mapping[str, Mapping[str, Mapping[str | None, int]]] = field(default_factory=dict)
+    """Demands of live coordinators, by queue id, coordinator and tenant."""
+    paces: Mapping[str, int] = field(default_factory=dict)
+    """The pace of live workers that know theirs, by queue id, in bytes per second and slot."""
+
+    @classmethod
+    def of(cls, members: Iterable[FleetMember]) -> PeerSummary:
+        """Sum up the reports of these members."""
+        slots: Counter[str] = Counter()
+        free: dict[str, dict[str, int]] = {}
+        demands: dict[str, dict[str, MemberDemand]] = {}
+        tenant_demands: dict[str, dict[str, dict[str | None, int]]] = {}
+        paces: dict[str, list[int]] = {}
+        for member in members:
+            for queue_id, load in member.load.items():
+                if member.role is FleetRole.WORKER:
+                    slots[queue_id] += load.slots
+                    free.setdefault(queue_id, {})[member.name] = load.slots - load.total.running
+                    paces.setdefault(queue_id, []).append(load.bytes_per_s)
+                else:
+                    demand = {band: load.demand.get(band, 0) for band in PriorityClass}
+                    demands.setdefault(queue_id, {})[member.name] = demand
+                    by_tenant = {tenant: amounts.demand for tenant, amounts in load.tenants.items()}
+                    tenant_demands.setdefault(queue_id, {})[member.name] = by_tenant
+        known = {queue_id: pace for queue_id, of in paces.items() if (pace := mean_pace(of))}
+        return cls(slots, free, demands, tenant_demands, known)

@@ -23,8 +23,7 @@ from lithify.fleet.catalog.files import CatalogFiles
 from lithify.fleet.catalog.history import CatalogHistory
 from lithify.fleet.handover import MemoryFiles
 from lithify.fleet.members import MemberFiles
-from lithify.fleet.notifications import Bells
-from lithify.fleet.refresh_requests import WakeFiles
+from lithify.fleet.notifications import Bells, WakeFiles
 from lithify.fleet.task_queue_files import BoardFiles
 from lithify.store.keys import join
 from lithify.store.objects import ObjectStore

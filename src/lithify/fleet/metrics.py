@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Metric
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from lithify.base.backlog import Backlog
 from lithify.base.clock import Clock
 from lithify.base.events import Event
 from lithify.fleet.catalog.model import Catalog
@@ -28,7 +29,6 @@ from lithify.fleet.members import Amounts, FleetMember, FleetRole, Load
 from lithify.observe.metrics import Metrics
 from lithify.planning.fleet.overdue import is_near_limit
 from lithify.planning.fleet.waits import BOUNDS_MS, Waits
-from lithify.protocol.backlog import Backlog
 from lithify.store.metered import RequestOutcome, Verb
 
 MAX_HOT = 100
@@ -62,7 +62,7 @@ class FleetMetrics:
 
     def saw_backlog(self, url: str, backlogs: Collection[Backlog]) -> None:
         """Show the backlog of a dataset while it is hot; one that is near its limit is hot."""
-        is_near = any(is_near_limit(one.waiting, one.limit) for one in backlogs)
+        is_near = any(map(is_near_limit, backlogs))
         if self._keeps_hot(url) if is_near else self._is_hot(url):
             self._of_datasets.saw_backlog(url, backlogs)
 

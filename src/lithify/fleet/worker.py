@@ -3,7 +3,7 @@
 Each `tick`:
 
 1. Every `BEAT_EVERY_MS`, read the catalog and write the heartbeat with the free slots
-   (`lithify.fleet.heartbeat` repeats it from another thread while a round takes longer). Idle workers write
+   (`lithify.fleet.members` repeats it from another thread while a round takes longer). Idle workers write
    it less often. A paused queue is not claimed from; a deleted one is not served any more. When all queues
    that the worker was started for are deleted, the worker is over.
 2. Continue the running compactions (`lithify.service.worker_pool`).
@@ -35,7 +35,6 @@ from lithify.base.ids import Ulid
 from lithify.fleet.catalog.files import FollowedCatalog, Numbered
 from lithify.fleet.catalog.model import Catalog, DatasetRule, Queue, QueueState
 from lithify.fleet.files import FleetFiles
-from lithify.fleet.heartbeat import MemberHeartbeat
 from lithify.fleet.members import (
     BEAT_EVERY_MS,
     IDLE_BEAT_EVERY_MS,
@@ -44,6 +43,7 @@ from lithify.fleet.members import (
     FleetMember,
     FleetRole,
     Load,
+    MemberHeartbeat,
     ReportListener,
     Running,
     unheard,
@@ -200,7 +200,7 @@ class FleetWorker:
             return self._round()
 
     def beat(self) -> None:
-        """Repeat the heartbeat if a round takes long (`lithify.fleet.heartbeat`). Any thread may call it."""
+        """Repeat the heartbeat if a round takes long (`lithify.fleet.members`). Any thread may call it."""
         self._pulse.beat()
 
     def _round(self) -> bool:

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from lithify.base.backlog import Backlog
 from lithify.base.clock import Clock
 from lithify.base.ids import Ulid
 from lithify.coordination.observers import DatasetObserver
 from lithify.datasets.kind import DatasetPort
 from lithify.observe.metrics import Metrics
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyLedger

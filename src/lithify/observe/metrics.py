@@ -25,9 +25,9 @@ from prometheus_client.registry import Collector
 
 from lithify import __version__
 from lithify.base import events
+from lithify.base.backlog import Backlog, Detail
 from lithify.base.clock import Clock
 from lithify.base.events import Event
-from lithify.protocol.backlog import Backlog, Detail
 from lithify.protocol.model import CompactionState
 from lithify.protocol.proposal import Plan
 from lithify.protocol.retained import Past

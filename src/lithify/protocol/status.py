@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lithify.base.backlog import Backlog
 from lithify.base.ids import Ulid, ulid_ms
 from lithify.protocol.attempts import Attempt, FailedAttempt, Movement
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.model import CompactionState
 from lithify.protocol.presence import CoordinatorStatus
 from lithify.protocol.proposal import Plan

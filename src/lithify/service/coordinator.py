@@ -22,7 +22,7 @@ from lithify.datasets.kind import DatasetPort
 from lithify.protocol import transitions
 from lithify.protocol.attempts import MAX_FAILURES, Attempt, recorded_ranges
 from lithify.protocol.commit_batches import CommitBatches
-from lithify.protocol.failure_detector import SilenceWatch
+from lithify.protocol.heartbeat_gate import SilenceWatch
 from lithify.protocol.model import CompactionState, Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger

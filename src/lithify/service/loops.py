@@ -20,35 +20,21 @@ again at each poll, and all other work on it continues.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
 from threading import Event
 from typing import TypeVar
 
-from lithify.base.defects import contained
-from lithify.base.errors import Fenced, LithifyError, StoreUnavailable
+from lithify.base.errors import StoreUnavailable
 from lithify.config.model import ServiceSettings
 from lithify.coordination.leadership import Leadership
 from lithify.service.coordinator import Coordinator
-from lithify.service.coordinator_view import CoordinatorView
-from lithify.service.garbage_loop import Collector, collecting
+from lithify.service.managed_dataset import JITTER, Collector, CoordinationPolicy, ManagedDataset
 from lithify.service.once_logger import OnceLogger
 from lithify.service.worker import Worker
-from lithify.service.worker_pool import WorkerPool, release
-
-MAX_REST_S = 6.0
-"""Longest wait of a coordinator without checking its lease, however rarely it polls the dataset: a process
-that asks whether it is alive waits `LEASE_MS` for the answer."""
-
-JITTER = 0.1
-"""Each wait of a loop is longer by up to this share."""
+from lithify.service.worker_pool import WorkerPool
 
 ResultT = TypeVar("ResultT")
-
-_log = logging.getLogger("lithify")
 
 
 def run_workers(pool: WorkerPool, stop: Event, rng: random.Random, settings: ServiceSettings) -> None:
@@ -82,18 +68,16 @@ def run_coordinator(
     set."""
     if worker is not None:
         worker.room.check_master()  # before anything is written
-    with ExitStack() as stack:
-        acquiring = partial(leadership.acquire, take_over=take_over)
-        term = once_back(lambda: stack.enter_context(acquiring()), stop, settings)
-        if term is None:
-            return
-        try:
-            coordinator.start(term)
-            with collecting(collector):
-                _coordinate(coordinator, leadership, stop, rng, settings, worker)
-        finally:
-            if worker is not None:
-                release(worker)
+    policy = CoordinationPolicy(
+        settings.commit_compacted_interval_s, settings.poll_interval_s, stop.wait, rng, take_over=take_over
+    )
+    managed = ManagedDataset(coordinator, leadership, policy, worker=worker, collector=collector)
+    if once_back(managed.lead, stop, settings) is None:
+        return
+    with managed:
+        while not stop.is_set():
+            managed.round()
+            managed.rest()
 
 
 def once_back(action: Callable[[], ResultT], stop: Event, settings: ServiceSettings) -> ResultT | None:
@@ -106,65 +90,3 @@ def once_back(action: Callable[[], ResultT], stop: Event, settings: ServiceSetti
             trouble.say(error)
         if stop.wait(settings.poll_interval_s):
             return None
-
-
-def _coordinate(
-    coordinator: Coordinator,
-    leadership: Leadership,
-    stop: Event,
-    rng: random.Random,
-    settings: ServiceSettings,
-    worker: Worker | None,
-) -> None:
-    trouble = OnceLogger("the coordinator could not finish a round and retries")
-    workers_trouble = OnceLogger("the embedded worker could not finish a round and retries")
-    while not stop.is_set():
-        wait_s = settings.poll_interval_s
-        seen: CoordinatorView | None = None
-        try:
-            with contained("a round of the coordinator"):
-                leadership.renew()
-                tick = coordinator.tick()
-        except Fenced:
-            raise
-        except LithifyError as error:
-            trouble.say(error)
-        else:
-            trouble.is_over()
-            seen = tick.seen
-            if tick.ledger.active() or tick.refused:
-                wait_s = settings.commit_compacted_interval_s
-        if worker is not None:
-            worker.room.check_engine()
-        changed = worker is not None and _tick_worker(worker, workers_trouble, seen)
-        if worker is not None and worker.is_busy:
-            worker.wait(min(wait_s, MAX_REST_S))
-        elif not changed:
-            _rest(leadership, stop, wait_s * (1 + rng.uniform(0, JITTER)), trouble)
-
-
-def _rest(leadership: Leadership, stop: Event, wait_s: float, trouble: OnceLogger) -> None:
-    """Wait, and renew the lease meanwhile."""
-    while wait_s > MAX_REST_S and not stop.wait(MAX_REST_S):
-        wait_s -= MAX_REST_S
-        try:
-            with contained("a check of the lease"):
-                leadership.renew()
-        except Fenced:
-            raise
-        except LithifyError as error:
-            trouble.say(error)
-    if not stop.is_set():
-        stop.wait(wait_s)
-
-
-def _tick_worker(worker: Worker, trouble: OnceLogger, seen: CoordinatorView | None) -> bool:
-    try:
-        with contained(f"a round over {worker.url}"):
-            changed = worker.tick(seen)
-    except LithifyError as error:
-        trouble.say(error)
-        return False
-    trouble.is_over()
-    worker.take_failures()  # events have reported them
-    return changed

@@ -47,6 +47,7 @@ from lithify.protocol.run_summary import FailedCompaction, RunSummary
 from lithify.protocol.transitions import AnyCompaction
 from lithify.service.coordinator import Coordinator
 from lithify.service.failures import without
+from lithify.service.managed_dataset import CoordinationPolicy, ManagedDataset
 from lithify.service.options import CoordinatorOptions, WorkerOptions
 from lithify.service.worker import Worker
 
@@ -104,45 +105,32 @@ def run(
         companion=worker,
         observer=observer,
     )
-    with leadership.acquire(take_over=take_over) as term:
-        try:
-            coordinator.start(term)
-            summary = _turn(dataset, coordinator, worker, clock, leadership, shunned)
-        except BaseException as error:
-            _release(worker, error)
-            raise
+    policy = CoordinationPolicy(
+        WAIT_S, WAIT_S, clock.sleep_s, take_over=take_over, retries=False, until_idle=True
+    )
+    managed = ManagedDataset(coordinator, leadership, policy, worker=worker, is_known=True)
+    with managed:
+        managed.lead()
+        summary = _compact(dataset, managed, worker, shunned)
     coordinator.settle()
     if summary.plan.refusal:
         raise Refused(summary.plan.refusal)  # active compactions have ended by now
     return replace(summary, before=snapshot)
 
 
-def _release(worker: Worker, cause: BaseException) -> None:
-    """Release unfinished compactions. If this fails, the next run reclaims them."""
-    try:
-        with contained("releasing unfinished compactions"):
-            worker.release()
-    except LithifyError as error:
-        cause.add_note(f"and unfinished compactions could not be released: {error}")
-
-
-def _turn(
-    dataset: DatasetPort,
-    coordinator: Coordinator,
-    worker: Worker,
-    clock: Clock,
-    leadership: Leadership,
-    shunned: _FailedInputs,
+def _compact(
+    dataset: DatasetPort, managed: ManagedDataset, worker: Worker, shunned: _FailedInputs
 ) -> RunSummary:
+    coordinator = managed.coordinator
     committed: list[Ulid] = []
     dropped: list[FailedCompaction] = []
     refused: list[FailedCompaction] = []
     failures: list[FailedCompaction] = []
     attempts: Counter[Ulid] = Counter()
     refusals: Counter[str] = Counter()  # by unit
-    is_known = True  # read when the coordinator started
     while True:
-        tick = coordinator.tick(is_known=is_known)
+        tick = managed.round()
+        assert tick is not None, "its policy raises errors"
         committed.extend(tick.committed)
         dropped.extend(FailedCompaction(compaction_id, reason) for compaction_id, reason in tick.dropped)
         for compaction, reason in tick.refused:
@@ -156,24 +144,16 @@ def _turn(
         for compaction, reason in tick.failed:
             shunned.add(compaction)
             failures.append(FailedCompaction(compaction.id, reason))
-        changed = is_known = worker.tick(tick.seen)
-        worker.room.check_engine()
         for compaction_id, error in worker.take_failures():
             attempts[compaction_id] += 1
             if attempts[compaction_id] >= coordinator.options.max_attempts or _is_final(error):
                 shunned.add(tick.ledger.get(compaction_id))
                 coordinator.fail(compaction_id, str(error))
                 failures.append(FailedCompaction(compaction_id, str(error)))
-        leadership.renew()
-        if worker.is_busy:
-            worker.wait(WAIT_S)
-            # Finished tasks are published next, which shows whether anything is new.
-            is_known = all(future.done() for future in worker.pending)
-        elif tick.is_idle:
+        if tick.is_idle and not worker.is_busy:
             ended = tuple(dropped), tuple(refused), tuple(failures)
             return RunSummary(True, tick.plan, tuple(committed), *ended, after=tick.seen.snapshot)
-        elif not (changed or tick.committed or tick.refused):
-            clock.sleep_s(WAIT_S)
+        managed.rest()
 
 
 def _is_final(error: Exception) -> bool:

@@ -59,8 +59,7 @@ from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.coordinator_view import CoordinatorView
 from lithify.service.heartbeats import Heartbeats
 from lithify.service.options import WorkerOptions
-from lithify.service.preparations import Preparations
-from lithify.service.slots import WorkerSlots
+from lithify.service.slots import Preparations, WorkerSlots
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -86,7 +85,7 @@ class Worker:
     default it has its own.
 
     Data needed before a claim can run are read in parallel with the ticks
-    (`lithify.service.preparations`)."""
+    (`lithify.service.slots`)."""
 
     def __init__(
         self,

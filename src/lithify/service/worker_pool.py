@@ -34,11 +34,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lithify.base import events
-from lithify.base.backoff import GrowingPause
+from lithify.base.backoff import Backoff, GrowingPause
 from lithify.base.clock import Clock, monotonic_ms
 from lithify.base.defects import contained
 from lithify.base.errors import DatasetNotFound, LithifyError, Refused, Replaced, StoreUnavailable
@@ -51,7 +51,6 @@ from lithify.service.worker import Worker
 
 _log = logging.getLogger("lithify")
 
-AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
 QUARANTINE_PAUSE = GrowingPause(first_ms=1_000, max_ms=300_000)
 MAX_FAILURES = 1_000
 """Number of failures kept for `take_failures`."""
@@ -87,11 +86,7 @@ class _Member:
     """As the source names it; the dataset itself may write its URL differently."""
     worker: Worker | None = None
     """`None` until the dataset could be opened."""
-    error: LithifyError | None = None
-    """The error of its last round."""
-    failed_rounds: int = 0
-    """Number of failed rounds in a row."""
-    failed_at_ms: int = 0
+    backoff: Backoff = field(default_factory=lambda: Backoff(QUARANTINE_PAUSE))
     quarantined_as: str = ""
     """The URL under which its quarantine was first reported; empty if not reported."""
     is_named: bool = True
@@ -102,11 +97,6 @@ class _Member:
     @property
     def holds(self) -> bool:
         return self.worker is not None and self.worker.is_busy
-
-    @property
-    def is_away(self) -> bool:
-        """Return whether the only problem is an unreachable store."""
-        return isinstance(self.error, StoreUnavailable)
 
     @property
     def may_claim(self) -> bool:
@@ -149,22 +139,20 @@ class WorkerPool:
         later."""
         self._room.check_master()
         self._follow_source()
-        errors: list[LithifyError] = []
+        failed: list[tuple[_Member, LithifyError]] = []
         for member in self._order:
             try:
                 self._open(member)
             except LithifyError as error:
                 if isinstance(error, Refused) and not isinstance(error, DatasetNotFound):
                     raise
-                member.error = error
-                errors.append(error)
-        if errors and len(errors) == len(self._members):
-            lasting = [error for error in errors if not isinstance(error, StoreUnavailable)]
-            if len(lasting) == len(errors):
+                failed.append((member, error))
+        if failed and len(failed) == len(self._members):
+            lasting = [why for _, why in failed if not isinstance(why, StoreUnavailable)]
+            if len(lasting) == len(failed):
                 raise lasting[0]
-        for member in self._order:
-            if member.error is not None:
-                self._quarantine(member, member.error)
+        for member, why in failed:
+            self._quarantine(member, why)
 
     def round(self) -> bool:
         """Do one round of the algorithm above. Return whether any compaction changed its owner or was
@@ -175,7 +163,7 @@ class WorkerPool:
             changed = self._look(member) or changed
         changed = self._claim() or changed
         for member in self._order:
-            if member.is_well and member.error is not None:
+            if member.is_well and member.backoff.error is not None:
                 self._recover(member)
         self._order.rotate(-1)
         self._room.check_engine()
@@ -236,7 +224,7 @@ class WorkerPool:
     def wait(self, timeout_s: float) -> None:
         """Return when a running task ends, or after `timeout_s`. Quarantined datasets are not waited for,
         because their results would not be collected."""
-        workers = [m.worker for m in self._order if m.worker is not None and m.error is None]
+        workers = [m.worker for m in self._order if m.worker is not None and m.backoff.error is None]
         pending = [future for worker in workers for future in worker.pending]
         if pending:
             wait(pending, timeout=timeout_s, return_when=FIRST_COMPLETED)
@@ -256,12 +244,12 @@ class WorkerPool:
         return tuple(
             problem(
                 "quarantine",
-                f"{m.url} backs off for {max(0, m.failed_at_ms + self._pause_ms(m) - now_ms) // 1000} more s "
-                f"after {m.failed_rounds} failed rounds: {m.error}",
+                f"{m.url} backs off for {max(0, m.backoff.failed_ms + self._pause_ms(m) - now_ms) // 1000} "
+                f"more s after {m.backoff.rounds} failed rounds: {m.backoff.error}",
                 "check the dataset: lithify doctor " + m.url,
             )
             for m in tuple(self._members.values())
-            if m.error is not None
+            if m.backoff.error is not None
         )
 
     # Members
@@ -289,8 +277,8 @@ class WorkerPool:
 
     def _look(self, member: _Member) -> bool:
         member.is_well = False
-        rested_ms = monotonic_ms(self._clock) - member.failed_at_ms
-        if member.error is not None and rested_ms < self._pause_ms(member):
+        rested_ms = monotonic_ms(self._clock) - member.backoff.failed_ms
+        if member.backoff.error is not None and rested_ms < self._pause_ms(member):
             return False
         try:
             with contained(f"a round over {member.url}"):
@@ -370,37 +358,34 @@ class WorkerPool:
         if isinstance(error, Replaced) and member.worker is not None:
             self._replace(member, error)
             return
-        was_away, says_else = member.is_away, str(error) != str(member.error)
-        member.is_well, member.error = False, error
-        if member.is_away != was_away:
-            member.failed_rounds = 0
-        is_news = member.failed_rounds == 0 or says_else
-        member.failed_rounds += 1
-        member.failed_at_ms = monotonic_ms(self._clock)
-        if is_news and not member.is_away:
+        member.is_well = False
+        if member.backoff.failed(error, monotonic_ms(self._clock)):
             if not member.quarantined_as:
                 member.quarantined_as = member.url if member.worker is None else member.worker.url
             pause_s = self._pause_ms(member) / 1000
             self._observe(events.Quarantined(member.quarantined_as, str(error), pause_s))
 
     def _recover(self, member: _Member) -> None:
-        if member.quarantined_as:
-            self._observe(events.Recovered(member.quarantined_as, member.failed_rounds))
-        member.error, member.failed_rounds, member.quarantined_as = None, 0, ""
+        rounds = member.backoff.succeeded()
+        if rounds:
+            self._observe(events.Recovered(member.quarantined_as, rounds))
+        member.quarantined_as = ""
 
     def _pause_ms(self, member: _Member) -> int:
-        pause = AWAY_PAUSE if member.is_away else QUARANTINE_PAUSE
-        pause_ms = pause.after_ms(member.failed_rounds)
+        pause_ms = member.backoff.pause_ms
         return min(pause_ms, self._heartbeat_interval_ms) if member.holds else pause_ms
 
 
-def release(worker: Worker) -> None:
+def release(worker: Worker, cause: BaseException | None = None) -> None:
     """Release a worker's compactions. Those that cannot be released are reclaimed when their heartbeats time
-    out."""
+    out; this is logged, or noted in the error that is the cause of the release."""
     try:
         with contained(f"releasing unfinished compactions of {worker.url}"):
             worker.release()
-    except Replaced:
-        _log.info("%s was created again, so none of its compactions is released", worker.url)
     except LithifyError as error:
-        _log.error("worker %s could not release its compactions: %s", worker.id, error)
+        if cause is not None:
+            cause.add_note(f"and unfinished compactions could not be released: {error}")
+        elif isinstance(error, Replaced):
+            _log.info("%s was created again, so none of its compactions is released", worker.url)
+        else:
+            _log.error("worker %s could not release its compactions: %s", worker.id, error)

@@ -44,8 +44,7 @@ from types import TracebackType
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.direct import DirectFile
 from lithify.store.keys import check_key, is_leftover_name, is_object_name, unstaged
-from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
-from lithify.store.ranges import check_range
+from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore, check_range
 
 MAX_LOCK_WAIT_S = 10.0
 _LOCK_PAUSE_S = 0.002

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
+from lithify.base.errors import StoreError
+
 _LOCAL_SCHEMES = ("file:", "memory:")
 
 
@@ -175,3 +177,12 @@ def folder_of(prefix: str, objects: Iterable[ObjectMeta]) -> FolderListing:
 def is_local(store: ObjectStore) -> bool:
     """Return whether the store answers without a network."""
     return store.url.startswith(_LOCAL_SCHEMES)
+
+
+MAX_OFFSET = (1 << 62) - 1
+
+
+def check_range(key: str, offset: int, length: int) -> None:
+    """Raise `StoreError` if no object can have these bytes."""
+    if offset < 0 or length < 0 or offset + length > MAX_OFFSET:
+        raise StoreError(f"get {key}: no object has {length} bytes at {offset}")

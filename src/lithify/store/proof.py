@@ -43,8 +43,7 @@ from lithify.base.ids import Ids
 from lithify.base.jsonvalues import UNDECODABLE, whole_number
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore, is_local
-from lithify.store.readonly import READS
-from lithify.store.wrapped import Call, WrappedStore
+from lithify.store.wrapped import READS, Call, WrappedStore
 
 CREATE, OVERWRITE = "create-if-absent", "conditional overwrite"
 PROBES = "probes"

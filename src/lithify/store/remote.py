@@ -31,8 +31,7 @@ from lithify.base.errors import (
 )
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import IN_FLIGHT_BYTES, MultipartWriter
-from lithify.store.objects import FolderListing, ObjectMeta
-from lithify.store.ranges import check_range
+from lithify.store.objects import FolderListing, ObjectMeta, check_range
 from lithify.store.resilience.causes import failure_of, not_served, said_by
 from lithify.store.resilience.hedging import GotOn
 from lithify.store.resilience.pace import UploadPace

@@ -15,7 +15,6 @@ would find its number, not find the object, and list again for ever. Other suffi
 from __future__ import annotations
 
 import random
-import re
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,7 +27,6 @@ from lithify.base.backoff import RandomPause
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.concurrency import both
 from lithify.base.errors import (
-    CorruptObject,
     ObjectExists,
     ObjectNotFound,
     PreconditionFailed,
@@ -39,6 +37,7 @@ from lithify.base.errors import (
     VersionConflict,
 )
 from lithify.base.ids import Ids, RandomIds
+from lithify.store.keys import MAX_VERSION_ID, format_id, parse_boundary, parse_key
 from lithify.store.objects import ObjectMeta, ObjectStore
 
 __all__ = ["Change", "PendingVersion", "Version", "VersionConflict", "VersionedFiles"]
@@ -64,11 +63,6 @@ MAX_UPDATE_TRIES = 20
 CONFLICT_PAUSE = RandomPause(first_s=0.05, max_s=2.0)
 """Pause after a conflict."""
 
-MAX_VERSION_ID = (1 << 64) - 1
-_ID_DIGITS = 20
-_CANONICAL_ID = re.compile(rf"[0-9]{{{_ID_DIGITS}}}")
-_BOUNDARY = re.compile(rb"\s*([0-9]{1,20})\s*")
-_MAX_SHOWN_BYTES = 40
 _WHOLE_SECOND_MS = 1_000
 """Some stores report times in whole seconds."""
 _DISK = "file:"
@@ -121,34 +115,6 @@ class Bond:
 
     def break_off(self, error: Replaced) -> None:
         self._broken = error
-
-
-def format_id(version_id: int) -> str:
-    """Format a version's number as in the object's name."""
-    return f"{version_id:0{_ID_DIGITS}d}"
-
-
-def parse_key(key: str, folder: str, suffix: str) -> int | None:
-    """Return the number of the version that `key` names, or `None` if it names something else. Raise
-    `CorruptObject` if the name would mislead a client."""
-    if not key.endswith(suffix):
-        return None
-    stem = key.removeprefix(f"{folder}/").removesuffix(suffix)
-    if not _CANONICAL_ID.fullmatch(stem) or not 1 <= int(stem) <= MAX_VERSION_ID:
-        raise CorruptObject(
-            key,
-            f"the name is not a number from 1 with exactly {_ID_DIGITS} digits and {suffix!r}; clients "
-            "can hang on such a name, so find out which program wrote it and move it away",
-        )
-    return int(stem)
-
-
-def parse_boundary(data: bytes, key: str) -> int:
-    """Parse the number in a boundary object."""
-    match = _BOUNDARY.fullmatch(data)
-    if match is None or int(match[1]) > MAX_VERSION_ID:
-        raise CorruptObject(key, f"is not a decimal number of 64 bits: {data[:_MAX_SHOWN_BYTES]!r}")
-    return int(match[1])
 
 
 Change = Callable[[Version | None], bytes | None]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
+from lithify.base.errors import StoreError
 from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore, ObjectWriter
 
 ResultT = TypeVar("ResultT")
@@ -126,3 +127,18 @@ class WrappedWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abort()
+
+
+READS = frozenset(
+    {"get", "get_with_meta", "get_range", "get_range_into", "get_buffer", "head", "list", "list_staged"}
+)
+"""Methods of a store that write nothing."""
+
+
+class ReadOnlyStore(WrappedStore):
+    """Forwards reads; raises `StoreError` for all other calls before anything is sent."""
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        if call.method in READS:
+            return action()
+        raise StoreError(f"{call.method} {call.key}: nothing may be written here (--read-only)")

@@ -16,8 +16,14 @@ from lithify.store.metered import Verb
 from lithify.store.wrapped import Call, WrappedStore
 from lithify.testing.clock import ManualClock
 from lithify.testing.counting import CountingStore
-from lithify.testing.delaying import DelayingStore
-from lithify.testing.faulty import Crash, CrashSite, FaultyStore, StoreFault, crash_at_every_call
+from lithify.testing.faulty import (
+    Crash,
+    CrashSite,
+    DelayingStore,
+    FaultyStore,
+    StoreFault,
+    crash_at_every_call,
+)
 from lithify.testing.memory import MemoryStore
 
 __all__ = [

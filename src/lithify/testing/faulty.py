@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
+from lithify.base.clock import Clock
 from lithify.base.errors import StoreError
 from lithify.store.objects import ObjectStore
 from lithify.store.wrapped import Call, WrappedStore
@@ -138,3 +139,16 @@ def _truncated(result: ResultT, call: Call, where: str) -> ResultT:
         data, meta = result
         return cast(ResultT, (data[: len(data) // 2], meta))
     raise StoreError(f"{where}: injected failure, the object is too short")
+
+
+class DelayingStore(WrappedStore):
+    """Sleeps on `clock` before each call, for `delay_s` or for the result of `delay_s(call)`."""
+
+    def __init__(self, inner: ObjectStore, clock: Clock, delay_s: float | Callable[[Call], float]) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self._delay_s = delay_s
+
+    def around(self, call: Call, action: Callable[[], ResultT]) -> ResultT:
+        self._clock.sleep_s(self._delay_s(call) if callable(self._delay_s) else self._delay_s)
+        return action()

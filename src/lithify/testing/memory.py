@@ -10,8 +10,7 @@ from types import TracebackType
 from lithify.base.clock import Clock, SystemClock
 from lithify.base.errors import ObjectExists, ObjectNotFound, PreconditionFailed, StoreError
 from lithify.store.keys import check_key
-from lithify.store.objects import FolderListing, ObjectMeta, folder_of
-from lithify.store.ranges import check_range
+from lithify.store.objects import FolderListing, ObjectMeta, check_range, folder_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lithify.planning.fleet.cadence import pause_ms
+from lithify.planning.fleet.polling import pause_ms
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

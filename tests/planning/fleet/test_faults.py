@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lithify.base.backoff import AWAY_PAUSE, Backoff
+from lithify.base.errors import CorruptObject, StoreUnavailable
+from lithify.fleet.watched_dataset import QUARANTINE_PAUSE
 from lithify.planning.fleet.faults import MAX_REMEMBERED, FaultOrigin, Faults
 from lithify.planning.fleet.polling import BOARDS_PAUSE, BUSY_MS, PollBackoff
-from lithify.planning.fleet.quarantine import QUARANTINE_PAUSE, Quarantine
 from tests.planning.fleet.wanting import key
 
 MINUTE = 60_000
@@ -55,28 +57,33 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_quarantine_is_told_once_lasts_longer_each_time_and_ends_with_a_good_look() -> None:
-    quarantine = Quarantine()
-    now_ms, pauses = 0, []
+    backoff, pauses = Backoff(QUARANTINE_PAUSE), []
     for count in range(6):
-        assert quarantine.failed("db", "is corrupt", now_ms) is (count == 0)
-        pauses.append(quarantine.entries["db"].until_ms - now_ms)
-        now_ms += pauses[-1]
+        assert backoff.failed(CorruptObject("db", "is corrupt"), count) is (count == 0)
+        assert backoff.is_quarantined
+        pauses.append(backoff.pause_ms)
     assert pauses == sorted(pauses)
     assert pauses[0] == QUARANTINE_PAUSE.first_ms
     assert pauses[-1] == QUARANTINE_PAUSE.max_ms
-    assert quarantine.failed("db", "is of a newer version", now_ms), "something else is news"
-    assert quarantine.entries["db"].since_ms == 0
-    assert quarantine.well("db")
-    assert not quarantine.well("db")
-    assert quarantine.entries == {}
+    assert backoff.failed(CorruptObject("db", "is of a newer version"), 9), "something else is news"
+    assert backoff.succeeded() == 7
+    assert backoff.succeeded() == backoff.pause_ms == 0
+    assert not backoff.is_quarantined
 
 
-def test_who_is_not_watched_any_more_is_in_no_quarantine() -> None:
-    quarantine = Quarantine()
-    quarantine.failed("a", "is corrupt", 0)
-    quarantine.failed("b", "is corrupt", 0)
-    quarantine.keep({"b"})
-    assert list(quarantine.entries) == ["b"]
+def test_an_outage_is_no_news_and_a_quarantine_outlives_it() -> None:
+    backoff = Backoff(QUARANTINE_PAUSE)
+    assert not backoff.failed(StoreUnavailable("away"), 0)
+    assert backoff.is_away
+    assert backoff.pause_ms == AWAY_PAUSE.first_ms
+    assert backoff.succeeded() == 0, "nothing was reported"
+    backoff.failed(CorruptObject("db", "is corrupt"), 0)
+    backoff.failed(StoreUnavailable("away"), 1)
+    assert backoff.is_quarantined
+    assert backoff.pause_ms <= AWAY_PAUSE.max_ms
+    assert not backoff.failed(CorruptObject("db", "is corrupt"), 2), "the same as before"
+    assert backoff.pause_ms == QUARANTINE_PAUSE.after_ms(2)
+    assert backoff.succeeded() == 3
 
 
 @pytest.mark.parametrize(

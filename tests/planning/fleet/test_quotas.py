@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lithify.planning.fleet.priorities import PriorityClass
-from lithify.planning.fleet.quotas import AHEAD, Demand, apportioned, parts, quota, tenant_cap
-from lithify.planning.fleet.slots import Slots
+from lithify.planning.fleet.slots import AHEAD, Demand, Slots, apportioned, parts, quota, tenant_cap
 
 STALL, ASKED, NORMAL = PriorityClass.STALL, PriorityClass.ASKED, PriorityClass.NORMAL
 

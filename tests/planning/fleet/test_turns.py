@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lithify.planning.fleet.fairness import FAIR_EVERY, FairTurns, longest_wait_claims
-from lithify.planning.fleet.weighted import MAX_REMEMBERED, WeightedTurns
+from lithify.planning.fleet.fairness import (
+    FAIR_EVERY,
+    MAX_REMEMBERED,
+    FairTurns,
+    WeightedTurns,
+    longest_wait_claims,
+)
 
 
 def play(turns: WeightedTurns[str], weights: dict[str, int], count: int) -> str:

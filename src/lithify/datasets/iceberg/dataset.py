@@ -33,6 +33,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.types import NestedField
 
+from lithify.base.backlog import Backlog
 from lithify.base.clock import Clock
 from lithify.base.concurrency import both
 from lithify.base.errors import CorruptObject, Refused, Replaced, StoreError, StoreUnavailable
@@ -93,7 +94,6 @@ from lithify.planning.timeline import state_codec
 from lithify.planning.timeline.model import TimelinePlan
 from lithify.planning.timeline.plan import Replanning, remember
 from lithify.planning.timeline.state import ChunkStates, committed, deferred
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Permit
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, TaskIdentity
 from lithify.protocol.retained import Past, Retained

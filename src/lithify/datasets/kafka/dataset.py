@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from lithify.base.backlog import Backlog
 from lithify.base.errors import Refused
 from lithify.base.ids import Ulid, ulid_ms
 from lithify.config.durations import FOREVER, to_milliseconds
@@ -41,7 +42,6 @@ from lithify.datasets.kafka.model import LogCompaction, LogLedger, LogSnapshot, 
 from lithify.datasets.kafka.planner import LogObject, LogPolicy, Partition, plan
 from lithify.datasets.kafka.state import NOTHING_KEPT, LogState, PartitionRound, Step
 from lithify.planning.admission import Capacity
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import Permit
 from lithify.protocol.model import Ledger
 from lithify.protocol.proposal import NOTHING_HELD, Held, Plan, Planner, Proposal, TaskIdentity

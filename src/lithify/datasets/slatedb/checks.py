@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from lithify.base.backlog import Backlog
 from lithify.base.errors import CorruptObject, Refused, StoreError, Unsupported
 from lithify.base.ids import ulid_ms
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.paths import parse_sst_key
 from lithify.datasets.slatedb.model import Manifest
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.protocol.finding import Finding, advice, ok, problem, warning
 from lithify.protocol.status import Status

@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from lithify.base.backlog import Backlog
 from lithify.base.clock import Clock
 from lithify.base.concurrency import both
 from lithify.base.errors import CorruptObject, ObjectNotFound, Refused
@@ -50,7 +51,6 @@ from lithify.datasets.slatedb.planning.backlog import backlog
 from lithify.datasets.slatedb.planning.plan import FullRequest, priority, propose, propose_full, source_names
 from lithify.datasets.slatedb.planning.timeline import SegmentTimeline, propose_by_time, show_segments
 from lithify.planning.admission import UNBOUNDED_BYTES, Capacity
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.lease import EpochClaim, EpochHeld, Lease, Permit, Tries, judge_lease, next_epoch
 from lithify.protocol.model import Compaction, Ledger
 from lithify.protocol.presence import CoordinatorStatus, Presence

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from lithify.base.backlog import Backlog
 from lithify.datasets.kind import DatasetRun
 from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.garbage.collection import Count, GarbageKind, GarbageReport
@@ -13,7 +14,6 @@ from lithify.datasets.slatedb.model import Manifest, Spec, Sst, TieredSpec, Tree
 from lithify.datasets.slatedb.planning.shape import Shape, shape_of
 from lithify.datasets.slatedb.planning.timeline import SegmentTimeline
 from lithify.observe.progress import Totals
-from lithify.protocol.backlog import Backlog
 from lithify.protocol.model import Compaction
 from lithify.protocol.proposal import Plan
 from lithify.views import text

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lithify.base.clock import Clock
+from lithify.base.documents import readable
 from lithify.base.errors import (
     CorruptObject,
     DatasetNotFound,
@@ -28,7 +29,6 @@ from lithify.base.errors import (
     Unsupported,
 )
 from lithify.base.ids import Ids
-from lithify.coordination.readable import readable
 from lithify.fleet.catalog.changes import CatalogChange
 from lithify.fleet.catalog.documents import decode, encode
 from lithify.fleet.catalog.model import Catalog

@@ -36,11 +36,10 @@ from types import MappingProxyType
 from lithify.base.backoff import GrowingPause
 from lithify.base.errors import Refused
 from lithify.planning.admission import Budget, Capacity, WorkKey
-from lithify.planning.fleet.fairness import FairTurns
+from lithify.planning.fleet.fairness import FairTurns, WeightedTurns
 from lithify.planning.fleet.pending_tasks import PendingTask
 from lithify.planning.fleet.priorities import PriorityClass, rank
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.weighted import WeightedTurns
 
 DATASET_PAUSE = GrowingPause(first_ms=15_000, max_ms=1_800_000)
 """Applies from the second failure in a row."""

@@ -10,7 +10,7 @@ One success ends that.
 there is a worker that is not suspect (`excuses`). All other failures are attributed to the work. Work that
 was tried too often fails for good, and backs off (`QueueAdmission.failed`).
 3. Task offers are not meant for a suspect worker, and work that has failed with a worker is meant for others
-first (`task_offers.meant_for`). The worker also backs off by itself (`lithify.planning.rest`).
+first (`task_offers.meant_for`). The worker also backs off by itself (`lithify.service.slots`).
 
 Memory is bounded: the workers and the work with the oldest failures are forgotten first.
 """

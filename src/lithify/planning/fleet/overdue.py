@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from lithify.base.backlog import Backlog
 from lithify.planning.fleet.priorities import NEAR_STALL_MS
 
 OVERDUE_S = 30.0
@@ -23,25 +24,9 @@ ABANDONED_S = 60.0
 NEAR_PART = 0.75
 
 
-def is_near_limit(waiting: int, limit: int) -> bool:
-    """Return whether so many waiting are near the number at which the writer stalls; 0 if that is unknown."""
-    return 0 < limit * NEAR_PART <= waiting
-
-
-@dataclass(frozen=True, slots=True)
-class UnitBacklog:
-    """The backlog of a unit."""
-
-    unit: str
-    waiting: int
-    limit: int
-    """The number at which the writer stalls; 0 if unknown."""
-    stall_ms: int | None
-    """Time until the writer stalls; `None` if it does not write, or that is unknown."""
-
-    @property
-    def is_near_limit(self) -> bool:
-        return is_near_limit(self.waiting, self.limit)
+def is_near_limit(backlog: Backlog) -> bool:
+    """Return whether so many wait that the writer may stall soon; a limit of 0 is unknown."""
+    return 0 < backlog.limit * NEAR_PART <= backlog.waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +62,7 @@ class OverdueWatch:
         *,
         is_wanted: bool,
         active_units: Collection[str],
-        backlogs: Iterable[UnitBacklog],
+        backlogs: Iterable[Backlog],
         elsewhere: str,
         now_s: float,
     ) -> None:
@@ -89,7 +74,7 @@ class OverdueWatch:
         elif self._wanted_since_s is None or ledger != self._ledger:
             self._wanted_since_s = now_s
         self._ledger = ledger
-        near = {one.unit: one for one in backlogs if one.is_near_limit and one.unit not in active_units}
+        near = {one.unit: one for one in backlogs if is_near_limit(one) and one.unit not in active_units}
         self._near_since_s = {unit: self._near_since_s.get(unit, now_s) for unit in near}
         standing = [near[unit] for unit, at_s in self._near_since_s.items() if now_s - at_s >= OVERDUE_S]
         self.work = OverdueWork(
@@ -124,7 +109,7 @@ class OverdueWatch:
         return SILENT_S if self._is_active else OVERDUE_S
 
 
-def _described(one: UnitBacklog) -> str:
+def _described(one: Backlog) -> str:
     says = f"{one.waiting} of {one.limit} wait" + (f" in {one.unit}" if one.unit else "")
     if one.stall_ms is None:
         return says

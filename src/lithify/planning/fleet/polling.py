@@ -1,4 +1,6 @@
-"""How often an idle worker polls for work.
+"""How often members of a fleet poll: an idle worker for work, and a coordinator each of its datasets.
+
+*An idle worker*:
 
 1. It polls the notifications of each of its queues every `BELL_PAUSE_MS`, so that work after a silence starts
 within a second, and twice as often for `BUSY_MS` after it had work: workers with work get offers first
@@ -8,6 +10,14 @@ up to `MAX_BELL_PAUSE_MS`.
 3. Notifications may be lost: without one it reads the boards after a pause that grows with each time in a row
 in which there was nothing to claim, or all claims were lost, up to `BOARDS_PAUSE.max_ms`. A claim or a
 notification resets the pause.
+
+*A dataset*: its coordinator polls it again after a tenth of the time that had passed since the last change at
+the last poll, but not sooner than `SHORTEST_PAUSE_MS` and not later than `LONGEST_PAUSE_MS`; while a
+compaction runs, every `RUNNING_PAUSE_MS`. So it sees a change after 10 % of the silence before it.
+
+A poll requests the next number of manifest and ledger. A missing next number means "unchanged" only while the
+last known one cannot have been collected: if the last poll is more than `SURE_MS` ago, the poll also requests
+the boundary below which numbers are collected (`lithify.store.versions`).
 """
 
 from __future__ import annotations
@@ -56,3 +66,18 @@ class PollBackoff:
     def claimed(self, now_ms: int) -> PollBackoff:
         """Return the state after a compaction was claimed, or has ended."""
         return PollBackoff(idle_since_ms=now_ms, had_ms=now_ms)
+
+
+SHORTEST_PAUSE_MS = 5_000
+LONGEST_PAUSE_MS = 300_000
+RUNNING_PAUSE_MS = 2_000
+SURE_MS = 60_000
+_SILENCE_TO_PAUSE = 10
+
+
+def pause_ms(silence_ms: int, *, is_running: bool) -> int:
+    """Return the pause before the next poll of a dataset that had been unchanged for `silence_ms` at the last
+    one."""
+    if is_running:
+        return RUNNING_PAUSE_MS
+    return min(max(silence_ms // _SILENCE_TO_PAUSE, SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)

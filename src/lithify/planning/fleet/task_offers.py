@@ -36,11 +36,10 @@ from annotated_types import Interval
 from lithify.base.backoff import GrowingPause
 from lithify.base.documents import Count, Ratio, WholeText
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.fairness import FairTurns
+from lithify.planning.fleet.fairness import FairTurns, WeightedTurns
 from lithify.planning.fleet.pending_tasks import may_use_reserve
 from lithify.planning.fleet.placement import fraction, ranking
 from lithify.planning.fleet.slots import Slots, Usage
-from lithify.planning.fleet.weighted import WeightedTurns
 
 HANDOVER_MS = 1_500
 """Any worker that polls every second has polled by then."""

@@ -7,15 +7,53 @@ from __future__ import annotations
 
 import mmap
 import random
+import tempfile
 from pathlib import Path
 
-from lithify.testing.s3.bodies import Bodies
+import numpy as np
+
 from lithify.testing.s3.buckets import Buckets
 from lithify.testing.s3.log import LoggedRequest
 from lithify.testing.s3.objects import Buffer, StoredObject
 from lithify.testing.s3.operations import Operations
-from lithify.testing.s3.pipes import Pipe
 from lithify.testing.s3.weather import Weather
+
+
+class Pipe:
+    """A pipe that bytes pass one after the other."""
+
+    def __init__(self) -> None:
+        self._free_s = 0.0
+
+    def take(self, size: int, rate: float | None, earliest_s: float) -> float:
+        """Return when the last of `size` bytes has passed at `rate` bytes per second. The first cannot begin
+        before `earliest_s`; an `earliest_s` in the past catches up on lost time."""
+        if rate is None:
+            return earliest_s
+        self._free_s = max(self._free_s, earliest_s) + size / rate
+        return self._free_s
+
+
+MIN_FILE_BYTES = 1024 * 1024
+"""Smaller bodies stay in memory."""
+
+
+class Bodies:
+    """Allocates bodies; large ones in files of `folder` if there is one, for more data than memory can hold.
+    The files have no name, and disappear with the process or their last use."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def room(self, size: int) -> memoryview | mmap.mmap:
+        """Return a writable buffer of `size` bytes. Raise `OSError` if the folder is full or too many files
+        are open."""
+        if self._folder is None or size < MIN_FILE_BYTES:
+            return np.empty(size, np.uint8).data  # a bytearray would be filled with zeros
+        with tempfile.TemporaryFile(dir=self._folder) as file:
+            file.truncate(size)
+            return mmap.mmap(file.fileno(), size)
+
 
 _POPULATE: int = getattr(mmap, "MAP_POPULATE", 0)
 """Only on Linux."""

@@ -7,9 +7,9 @@ these, divided by the time until now, so that the rate falls while nothing is wr
 
 from __future__ import annotations
 
+from lithify.base.backlog import Backlog, Detail
 from lithify.base.ids import ulid_ms
 from lithify.datasets.slatedb.model import Manifest, Tree, tree_label
-from lithify.protocol.backlog import Backlog, Detail
 
 
 def backlog(manifest: Manifest, now_ms: int, l0_max_ssts: int) -> tuple[Backlog, ...]:

@@ -18,8 +18,8 @@ Each `look`:
 5. Report claimable tasks to the fleet coordinator, which offers them, regardless of the process that
    scheduled them.
 
-An error of a dataset is logged once and delays its next polls, longer each time
-(`lithify.planning.fleet.quarantine`); it never leaves this object. A missing dataset is polled once in
+An error of a dataset is logged once and delays its next polls, longer each time (`Backoff`); it never leaves
+this object. A missing dataset is polled once in
 `MISSING_PAUSE_S`; one that existed before is polled after a tenth of the time it has been missing.
 
 A dataset that was recreated at its URL or restored from a backup (`Replaced`) is another dataset:
@@ -30,11 +30,11 @@ for it. The new one is opened and polled at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lithify.base import concurrency, events
-from lithify.base.backoff import GrowingPause
+from lithify.base.backoff import AWAY_PAUSE, Backoff, GrowingPause
 from lithify.base.clock import Clock, monotonic_ms
 from lithify.base.concurrency import both
 from lithify.base.defects import contained
@@ -44,7 +44,6 @@ from lithify.base.errors import (
     Fenced,
     LithifyError,
     Replaced,
-    StoreUnavailable,
 )
 from lithify.base.events import Observer
 from lithify.config.model import ServiceSettings
@@ -54,16 +53,16 @@ from lithify.fleet.catalog.model import Coordinates, DatasetRule
 from lithify.fleet.demand import Demand
 from lithify.fleet.handover import DatasetCheckpoint
 from lithify.planning.admission import WorkKey
-from lithify.planning.fleet.cadence import SURE_MS, pause_ms
 from lithify.planning.fleet.faults import Faults
-from lithify.planning.fleet.overdue import NOTHING_OVERDUE, OverdueWatch, OverdueWork, UnitBacklog
-from lithify.planning.fleet.quarantine import Quarantine
+from lithify.planning.fleet.overdue import NOTHING_OVERDUE, OverdueWatch, OverdueWork
+from lithify.planning.fleet.polling import SURE_MS, pause_ms
 from lithify.protocol.attempts import Attempt
 from lithify.protocol.model import Ledger
 from lithify.protocol.proposal import Plan
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
 from lithify.service.coordinator import Coordinator, CountAttempts, report_refusal
 from lithify.service.failures import Failures
+from lithify.service.managed_dataset import CoordinationPolicy, ManagedDataset
 
 REST_S = 600.0
 MISSING_PAUSE_S = 3_600.0
@@ -77,7 +76,7 @@ FRESH_S = 2.0
 """How long a read counts as current."""
 BY_OWNER = "its rule leaves it to its owner, and no process begins the work"
 TAKEN_BACK = "Lithify took it over as requested, and another system has taken it back since"
-AWAY_PAUSE = GrowingPause(first_ms=1_000, max_ms=5_000)
+QUARANTINE_PAUSE = GrowingPause(first_ms=5_000, max_ms=1_800_000)
 MAX_FAILED_TICKS = 5
 """Consecutive failures after which another process may lead, or this one later."""
 
@@ -118,14 +117,9 @@ class WatchPorts:
 
 @dataclass(slots=True)
 class _Lead:
-    stack: ExitStack
-    leadership: Leadership
-    coordinator: Coordinator
+    managed: ManagedDataset
     busy_s: float
     """When there was last something to do."""
-    is_known: bool
-    """Whether the dataset was read just now: on taking the epoch, or by the poll whose pending task was
-    admitted."""
     seen_s: float = float("-inf")
     """When it was last read."""
 
@@ -139,7 +133,7 @@ class _Asking:
     is_over: bool = False
 
 
-class ManagedDataset:
+class WatchedDataset:
     """The dataset at `url`, which belongs to the fleet by `rule`."""
 
     def __init__(
@@ -148,12 +142,12 @@ class ManagedDataset:
         rule: DatasetRule,
         ports: WatchPorts,
         peers: Peers,
-        quarantine: Quarantine,
         known: DatasetCheckpoint,
+        backoff: Backoff | None = None,
     ) -> None:
         self.url = url
         self.rule = rule
-        self._quarantine = quarantine
+        self.backoff = backoff if backoff is not None else Backoff(QUARANTINE_PAUSE)
         self._ports = ports
         self._peers = peers
         self._clock = ports.clock
@@ -176,8 +170,6 @@ class ManagedDataset:
         self._plan = Plan()
         """The plan before admission."""
         self._tried: list[tuple[WorkKey, str, bool]] = []
-        self._failed_looks = 0
-        """The number of consecutive failed polls."""
         self._gone_since_s: float | None = None
         """Since when the dataset is missing, if it ever existed."""
         self._replacements = 0
@@ -236,7 +228,7 @@ class ManagedDataset:
         again: publishing fails if it was not the latest."""
         self._admitted.add(key)
         if self._lead is not None:
-            self._lead.is_known = self._now_s() - self._lead.seen_s < FRESH_S
+            self._lead.managed.is_known = self._now_s() - self._lead.seen_s < FRESH_S
         self.wake()
 
     def wake(self) -> None:
@@ -270,9 +262,10 @@ class ManagedDataset:
         except LithifyError as error:
             self._failed(error)
         else:
-            if self._quarantine.well(self.url):
-                self._ports.observe(events.Recovered(self.url, self._failed_looks))
-            self.error, self._failed_looks, self._replacements, self._gone_since_s = None, 0, 0, None
+            rounds = self.backoff.succeeded()
+            if rounds:
+                self._ports.observe(events.Recovered(self.url, rounds))
+            self.error, self._replacements, self._gone_since_s = None, 0, None
 
     def leave(self) -> None:
         """Stop watching the dataset: another coordinator owns it, or it has left the fleet."""
@@ -328,13 +321,10 @@ class ManagedDataset:
         return plan
 
     def _tick(self, dataset: DatasetPort, lead: _Lead) -> None:
-        settings = self._ports.settings
         try:
-            lead.leadership.renew()
-            is_known, lead.is_known = lead.is_known, False
-            if not is_known:
+            if not lead.managed.is_known:
                 lead.seen_s = self._now_s()
-            result = lead.coordinator.tick(is_known=is_known)
+            result = lead.managed.tick()
         except Replaced:
             raise
         except Fenced as error:
@@ -355,8 +345,7 @@ class ManagedDataset:
         elif now_s - lead.busy_s >= REST_S:
             self._resign()
         is_active = bool(self.demand.active or self._admitted or result.refused)
-        pause_s = settings.commit_compacted_interval_s if is_active else settings.poll_interval_s
-        self.next_look_s = now_s + pause_s
+        self.next_look_s = now_s + lead.managed.policy.pause_s(is_active=is_active)
 
     def _see(
         self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, plan: Plan, is_wanted: bool
@@ -379,12 +368,11 @@ class ManagedDataset:
     def _note_overdue(
         self, dataset: DatasetPort, ledger: AnyLedger, snapshot: object, is_wanted: bool
     ) -> None:
-        backlogs = dataset.backlog(snapshot, self._clock.now_ms())
         self._overdue.saw(
             ledger,
             is_wanted=is_wanted,
             active_units={dataset.identify(c.spec).unit for c in ledger.active()},
-            backlogs=[UnitBacklog(one.unit, one.waiting, one.limit, one.stall_ms) for one in backlogs],
+            backlogs=dataset.backlog(snapshot, self._clock.now_ms()),
             elsewhere=self._why_elsewhere,
             now_s=self._now_s(),
         )
@@ -472,20 +460,26 @@ class ManagedDataset:
         concurrency.background.start(ask)
 
     def _take_leadership(self, dataset: DatasetPort, leadership: Leadership, dead: Collection[str]) -> None:
-        stack, adopts_ms = ExitStack(), self.rule.take_over_ms
-        if not self._overdue.is_abandoned(self._now_s()):
-            adopts_ms = None
+        adopts_ms = self.rule.take_over_ms if self._overdue.is_abandoned(self._now_s()) else None
+        settings = self._ports.settings
+        policy = CoordinationPolicy(
+            settings.commit_compacted_interval_s,
+            settings.poll_interval_s,
+            self._clock.sleep_s,
+            is_dead=dead.__contains__,
+            adopts_before_ms=adopts_ms,
+            retries=False,
+        )
+        coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan, self._count_attempts)
+        managed = ManagedDataset(coordinator, leadership, policy, is_known=True)
         try:
             with contained(f"taking the leadership of {self.url}"):
-                acquiring = leadership.acquire(is_dead=dead.__contains__, adopts_before_ms=adopts_ms)
-                term = stack.enter_context(acquiring)
+                managed.lead()
         except CoordinatorAlive as error:
             self._is_elsewhere(error.why if adopts_ms is None else f"{error.why}; {TAKEN_BACK}")
             return
         self._elsewhere = ""
-        coordinator = self._ports.coordinator(dataset, self.rule, self._take_plan, self._count_attempts)
-        self._lead = _Lead(stack, leadership, coordinator, self._now_s(), is_known=True)
-        coordinator.start(term)
+        self._lead = _Lead(managed, self._now_s())
 
     def _leaves_time(self) -> bool:
         """Return whether the holder of the lease may still be about to resign."""
@@ -523,10 +517,9 @@ class ManagedDataset:
         """Release the leadership if this process has it."""
         self._asking = None
         lead, self._lead = self._lead, None
-        if lead is None:
-            return
-        with lead.stack:
-            lead.coordinator.settle()
+        if lead is not None:
+            with lead.managed:
+                lead.managed.coordinator.settle()
 
     # Errors
 
@@ -552,7 +545,7 @@ class ManagedDataset:
         self._elsewhere_until_s, self._left_alone_since_s = 0.0, None
         self._given_up.clear()
         self._tried.clear()
-        self._quarantine.well(self.url)
+        self.backoff.succeeded()
         self._replacements += 1
         pause_ms = AWAY_PAUSE.after_ms(self._replacements - 1)  # do not loop on a store that loses objects
         self.next_look_s = self._now_s() + pause_ms / 1000
@@ -569,20 +562,14 @@ class ManagedDataset:
         self._plan = Plan()
 
     def _failed(self, error: LithifyError) -> None:
-        self._failed_looks += 1
         self.error = error
         self.demand.free = ()  # no worker could claim it
-        is_away = isinstance(error, StoreUnavailable)
-        if is_away or isinstance(error, Fenced):
-            pause_s = AWAY_PAUSE.after_ms(self._failed_looks) / 1000
-        else:
-            is_news = self._quarantine.failed(self.url, str(error), monotonic_ms(self._clock))
-            entry = self._quarantine.entries[self.url]
-            pause_s = (entry.until_ms - entry.failed_ms) / 1000
-            if is_news:
-                self._ports.observe(events.Quarantined(self.url, str(error), pause_s))
+        is_news = self.backoff.failed(error, monotonic_ms(self._clock))
+        pause_s = self.backoff.pause_ms / 1000
+        if is_news:
+            self._ports.observe(events.Quarantined(self.url, str(error), pause_s))
         self.next_look_s = self._now_s() + pause_s
-        if self._failed_looks >= MAX_FAILED_TICKS and not is_away:
+        if self.backoff.rounds >= MAX_FAILED_TICKS and not self.backoff.is_away:
             self._resign_quietly()
 
     def _resign_quietly(self) -> None:
