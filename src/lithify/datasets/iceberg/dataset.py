@@ -41,6 +41,7 @@ from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.compaction import validate
 from lithify.datasets.iceberg.compaction.commit import Committer, committed_ids
 from lithify.datasets.iceberg.compaction.execute import execute_rewrites
+from lithify.datasets.iceberg.compaction.moved_deletes import may_come
 from lithify.datasets.iceberg.compaction.split import RANGE_BYTES
 from lithify.datasets.iceberg.compaction.state import draw_files, draw_refused, draw_state, written_file
 from lithify.datasets.iceberg.compaction.support_checks import branches_of, check_data, refused_parts
@@ -637,6 +638,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             store_options=task_options(self._location, table.io.properties),
             state_url="" if self._state_location is None else self.store.url,
             state_options={} if self._state_location is None else self._state_location.task_options,
+            has_row_maps=may_come(table.metadata, listing),
         )
         files = draw_files(table, listing, spec.inputs, snapshot.policy, column, self._footers)
         work, owner = Work(terms, listing, files), compaction.worker
