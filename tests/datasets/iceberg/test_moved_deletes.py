@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import CommitTableResponse
 
-from tests.datasets.iceberg.running import Steps, compact, dataset_of
+from lithify.datasets.iceberg.documents import _of_output, _output
+from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
+from lithify.datasets.iceberg.model import NewFile
+from lithify.testing.faulty import Crash
+from tests.datasets.iceberg.other_cleaners import own_folder
+from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
+    age_files,
     append,
     check,
     delete_equal,
@@ -20,6 +31,7 @@ from tests.datasets.iceberg.tables import (
     files_of,
     fresh,
 )
+from tests.datasets.iceberg.test_commit import Commit, MeddlingCatalog
 from tests.datasets.iceberg.test_concurrency import World, make_world
 
 READ_MERGED = {"write.delete.mode": "merge-on-read"}
@@ -117,3 +129,141 @@ def test_nothing_is_lost_to_deletes(catalog: Catalog, event: Callable[[World], N
     check(world.table, world.rows, by_pyiceberg=by_pyiceberg)
     compact(dataset_of(world.table))
     check(world.table, world.rows, by_pyiceberg=by_pyiceberg)
+
+
+def test_only_tables_with_such_writers_get_row_maps(catalog: Catalog) -> None:
+    """Elsewhere the first conflict costs a repetition, and shows that they are needed."""
+    world = make_world(catalog)
+    steps = Steps(dataset_of(world.table))
+    steps.schedule()
+    steps.execute()
+    assert not maps_of(world)
+    world.delete_by_position(1, 3)
+    tick = steps.commit()
+    assert "deleted meanwhile" in tick.refused[0][1]
+    check(world.table, world.rows)
+    steps = Steps(dataset_of(world.table), name="next")
+    steps.schedule()
+    steps.execute()
+    assert maps_of(world)
+    world.delete_by_position(2, 4)
+    assert steps.commit().committed
+    check(world.table, world.rows)
+
+
+def lost(path: Path, other: bytes) -> None:
+    path.unlink()
+
+
+def damaged(path: Path, other: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path, other: bytes) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def of_another_output(path: Path, other: bytes) -> None:
+    path.write_bytes(other)
+
+
+def huge(path: Path, other: bytes) -> None:
+    path.write_bytes(bytes(8 * 1024 * 1024))
+
+
+@pytest.mark.parametrize(
+    "harm", [lost, damaged, cut, of_another_output, huge], ids=lambda harm: harm.__name__
+)
+def test_a_map_that_cannot_be_used_costs_a_repetition(
+    catalog: Catalog, harm: Callable[[Path, bytes], None]
+) -> None:
+    world = make_world(catalog, READ_MERGED)
+    for _ in range(3):
+        world.append(4 * DAY)
+    steps = Steps(dataset_of(world.table))
+    steps.schedule()
+    steps.execute()
+    world.delete_by_position(1, 3, 4)
+    maps = {path: path.read_bytes() for path in maps_of(world)}
+    assert len(maps) == 2
+    for path, other in zip(maps, reversed(maps.values()), strict=True):
+        harm(path, other)
+    tick = steps.commit()
+    assert len([reason for _, reason in (*tick.refused, *tick.dropped) if ".rowmap" in reason]) == 1
+    assert len(files_of(world.table)) == 5 + 1, "the other day does not need its map"
+    check(world.table, world.rows)
+    assert compact(dataset_of(world.table)).committed
+    check(world.table, world.rows)
+
+
+def test_maps_and_deletes_of_dead_attempts_are_garbage(catalog: SqlCatalog) -> None:
+    """A commit dies after it has written deletes, a second one loses to another delete, a third succeeds."""
+    world, _ = rewritten(catalog)
+    world.delete_by_position(1, 3)
+    own = MeddlingCatalog("test", **catalog.properties)
+
+    def die(commit: Commit) -> CommitTableResponse:
+        raise Crash("the process is dead")
+
+    def lose(commit: Commit) -> CommitTableResponse:
+        world.delete_by_position(2, 4, 5)
+        return commit()
+
+    own.meddle = die
+    with pytest.raises(Crash):
+        Steps(dataset_of(world.table, catalog=own), name="dead").commit()
+    own.meddle = lose
+    assert Steps(dataset_of(world.table, catalog=own), name="next").commit().committed
+    check(world.table, world.rows)
+    (delete,) = delete_files_of(world.table)
+    assert delete.record_count == 3
+    folder = Path(world.table.location().removeprefix("file://"))
+    assert len(list(folder.rglob("*-deletes-0.parquet"))) == 2  # of the dead process and of the last attempt
+    age_files(folder)
+    age_files(own_folder(world.table), 7300)
+    report = collect(dataset_of(world.table), a_clock(), GarbageOptions(dry_run=False, max_percent=100))
+    assert not maps_of(world)
+    assert [path.as_uri() for path in folder.rglob("*-deletes-0.parquet")] == [delete.file_path]
+    assert not report.notes
+    check(world.table, world.rows)
+
+
+def test_an_answer_that_is_lost_moves_nothing_twice(catalog: SqlCatalog) -> None:
+    world, _ = rewritten(catalog)
+    world.delete_by_position(1, 3)
+
+    def lost_answer(commit: Commit) -> CommitTableResponse:
+        commit()
+        raise ServiceUnavailableError("no answer")
+
+    own = MeddlingCatalog("test", **catalog.properties)
+    own.meddle = lost_answer
+    assert Steps(dataset_of(world.table, catalog=own), name="next").commit().committed
+    (delete,) = delete_files_of(world.table)
+    assert delete.record_count == 1
+    check(world.table, world.rows)
+    assert not Steps(dataset_of(world.table), name="another").commit().committed
+    check(world.table, world.rows)
+
+
+def test_a_delete_that_cannot_be_read_keeps_its_component(catalog: Catalog) -> None:
+    world, steps = rewritten(catalog)
+    world.delete_by_position(1, 3)
+    before = delete_files_of(world.table)[0].file_path
+    Path(before.removeprefix("file://")).write_bytes(b"no Parquet")
+    tick = steps.commit()
+    assert not tick.committed
+    assert before in tick.refused[0][1]
+
+
+def test_old_documents_have_no_maps(catalog: Catalog) -> None:
+    """An output that an earlier version recorded is committed, or conflicts, as before."""
+    file = NewFile("a.parquet", 1, 1, None, sources=(0,))
+    assert "row_map" not in json.dumps(_of_output(file))
+    for row_map in (None, 0, 7, 2**32 - 1):
+        assert _output(_of_output(replace(file, row_map=row_map))).row_map == row_map
+    for wrong in ("7", -1, 2**32, 1.5, True, [7]):
+        with pytest.raises((ValueError, TypeError)):
+            _output({**_of_output(file), "row_map": wrong})
