@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ServiceUnavailableError
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import CommitTableResponse
 
+from lithify.datasets.iceberg.compaction import support_checks
 from lithify.datasets.iceberg.documents import _of_output, _output
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.model import NewFile
 from lithify.testing.faulty import Crash
+from tests.datasets.iceberg.hadoop_lake import hadoop_lake
 from tests.datasets.iceberg.other_cleaners import own_folder
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
@@ -30,9 +33,14 @@ from tests.datasets.iceberg.tables import (
     delete_positions,
     files_of,
     fresh,
+    read,
+    read_by_duckdb,
 )
 from tests.datasets.iceberg.test_commit import Commit, MeddlingCatalog
 from tests.datasets.iceberg.test_concurrency import World, make_world
+from tests.datasets.iceberg.test_version3 import create, insert
+from tests.datasets.iceberg.test_version3_compaction import AT_ONCE
+from tests.judge.iceberg_java import IcebergJava
 
 READ_MERGED = {"write.delete.mode": "merge-on-read"}
 
@@ -220,11 +228,11 @@ def test_maps_and_deletes_of_dead_attempts_are_garbage(catalog: SqlCatalog) -> N
     (delete,) = delete_files_of(world.table)
     assert delete.record_count == 3
     folder = Path(world.table.location().removeprefix("file://"))
+    assert not maps_of(world)
     assert len(list(folder.rglob("*-deletes-0.parquet"))) == 2  # of the dead process and of the last attempt
     age_files(folder)
     age_files(own_folder(world.table), 7300)
     report = collect(dataset_of(world.table), a_clock(), GarbageOptions(dry_run=False, max_percent=100))
-    assert not maps_of(world)
     assert [path.as_uri() for path in folder.rglob("*-deletes-0.parquet")] == [delete.file_path]
     assert not report.notes
     check(world.table, world.rows)
@@ -248,6 +256,19 @@ def test_an_answer_that_is_lost_moves_nothing_twice(catalog: SqlCatalog) -> None
     check(world.table, world.rows)
 
 
+def test_maps_of_compactions_that_are_given_up_are_garbage(catalog: Catalog) -> None:
+    world, steps = rewritten(catalog)
+    world.delete_by_rewrite(2)
+    assert steps.commit().refused
+    assert maps_of(world)
+    folder = Path(world.table.location().removeprefix("file://"))
+    age_files(folder)
+    age_files(own_folder(world.table), 7300)
+    collect(dataset_of(world.table), a_clock(), GarbageOptions(dry_run=False, max_percent=100))
+    assert not maps_of(world)
+    check(world.table, world.rows)
+
+
 def test_a_delete_that_cannot_be_read_keeps_its_component(catalog: Catalog) -> None:
     world, steps = rewritten(catalog)
     world.delete_by_position(1, 3)
@@ -267,3 +288,45 @@ def test_old_documents_have_no_maps(catalog: Catalog) -> None:
     for wrong in ("7", -1, 2**32, 1.5, True, [7]):
         with pytest.raises((ValueError, TypeError)):
             _output({**_of_output(file), "row_map": wrong})
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_java_deletes_while_a_compaction_runs(
+    tmp_path: Path, java: IcebergJava, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """Merge on read, with updates, and vectors and delete files that replace others; all readers agree."""
+    monkeypatch.setattr(support_checks, "COMPACTED_VERSIONS", (1, 2, 3))
+    lake = hadoop_lake(tmp_path / "lake", java)
+    create(lake, version=version)
+    for first in range(0, 60, 20):
+        insert(lake, first, count=20)
+    lake.sql(f"ALTER TABLE events SET TBLPROPERTIES ({AT_ONCE})")
+    lake.sql("DELETE FROM events WHERE id IN (1, 2, 44)")
+    for turn, gone in enumerate(((3, 21), (5, 23))):
+        steps = Steps(dataset_of(lake.table), name=f"worker {turn}")
+        steps.schedule()
+        steps.execute()
+        lake.sql(f"DELETE FROM events WHERE id IN {gone}")
+        if version == 2:
+            lake.call("rewrite_position_delete_files", options="map('rewrite-all', 'true')")
+        lake.sql(f"DELETE FROM events WHERE id = {gone[0] + 3}")
+        lake.sql(f"UPDATE events SET device = 'a' WHERE id = {gone[1] + 3}")
+        select = lake.identities if version == 3 else partial(lake.sql, "SELECT * FROM events ORDER BY id")
+        rows = select()
+        tick = steps.commit()
+        assert tick.committed
+        assert not tick.refused
+        assert not tick.dropped
+        assert select() == rows
+        assert len(read(lake.table)) == len(rows)
+        assert len(read_by_duckdb(lake.table)) == len(rows)
+        deletes = delete_files_of(lake.table)
+        assert {file.file_format for file in deletes} == {
+            FileFormat.PUFFIN if version == 3 else FileFormat.PARQUET
+        }
+        assert all("/lithify-" in file.file_path for file in deletes)
+        lake.sql("DELETE FROM events WHERE id = 50" if turn else "DELETE FROM events WHERE id = 51")
+        insert(lake, 100 * (turn + 1))
+    rows = select()
+    compact(dataset_of(lake.table))
+    assert select() == rows
