@@ -1,11 +1,12 @@
 """Random tables, random conflicts: whatever is committed of a compaction, the rows stay the same.
 
     python -m tests.datasets.iceberg.partial [SEEDS]
+    python -m tests.datasets.iceberg.partial twins
 
 A seed makes a table of files that overlap at random, with deletes; plans and rewrites it; lets others
 rewrite, delete from and add to some files; and commits, perhaps only at the second attempt, with more deletes
 in between. Some row maps are lost or damaged. PyIceberg reads which rows there are. Which outputs share rows
-with which inputs is found out by reading all of them.
+with which inputs is found out by reading all of them. The twins are defects, each of which a seed must find.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 
+from lithify.datasets.iceberg.compaction import commit, moved_deletes
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
-from lithify.datasets.iceberg.compaction.conflict_groups import components
-from lithify.datasets.iceberg.compaction.row_map import path_of
+from lithify.datasets.iceberg.compaction.conflict_groups import Component, components
+from lithify.datasets.iceberg.compaction.moved_deletes import DeletesSincePlan
+from lithify.datasets.iceberg.compaction.row_map import path_of, rows_of
 from lithify.datasets.iceberg.model import IcebergCompaction, files_written
 from lithify.protocol.model import CompactionState
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
@@ -140,11 +145,11 @@ class _Others:
             _append(self._table, self._rng)
         self.rows = read(self._table)
 
-    def first(self, commit: Commit) -> CommitTableResponse:
+    def first(self, finish: Commit) -> CommitTableResponse:
         """Commit before Lithify does."""
         self.delete()
         self.rows = read(self._table)
-        return commit()
+        return finish()
 
     def delete(self) -> None:
         """Delete rows of some inputs: in one file for all, or in one for each."""
@@ -235,8 +240,66 @@ def _ids(path: str) -> set[int]:
     return set(pq.read_table(path.removeprefix("file://"), columns=["id"])["id"].to_pylist())
 
 
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """A row map names the row after each."""
+    patch.setattr(moved_deletes, "rows_of", lambda content, deleted: rows_of(content, deleted) + 1)
+
+
+def of_a_dead_attempt(patch: pytest.MonkeyPatch) -> None:
+    """The second attempt to commit writes the deletes of the first."""
+    known: dict[str, dict[str, moved_deletes.Rows]] = {}
+    found = DeletesSincePlan.of
+
+    def of(self: DeletesSincePlan, part: Component) -> dict[str, moved_deletes.Rows]:
+        return known.setdefault(part.inputs[0], found(self, part))
+
+    patch.setattr(DeletesSincePlan, "of", of)
+
+
+def moved_twice(patch: pytest.MonkeyPatch) -> None:
+    """Each delete is moved twice."""
+    patch.setattr(moved_deletes, "rows_of", lambda content, deleted: np.repeat(rows_of(content, deleted), 2))
+
+
+def half_moved(patch: pytest.MonkeyPatch) -> None:
+    """A row map lacks rows."""
+    patch.setattr(moved_deletes, "rows_of", lambda content, deleted: rows_of(content, deleted)[::2])
+
+
+def uncounted(patch: pytest.MonkeyPatch) -> None:
+    """A row map lacks rows, and nothing counts them."""
+    half_moved(patch)
+    patch.setattr(commit, "_check_count", lambda *counts: None)
+
+
+TWINS: tuple[Patch, ...] = (off_by_one, of_a_dead_attempt, moved_twice, half_moved, uncounted)
+
+
+def finds(twin: Patch, seed: int) -> bool:
+    """Return whether a seed finds a defect."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        twin(patch)
+        try:
+            play(Path(folder), seed)
+        except AssertionError:
+            return True
+    return False
+
+
+def _find_twins() -> None:
+    for twin in TWINS:
+        seed = next(seed for seed in range(300) if finds(twin, seed))
+        print(f"{twin.__name__}: seed {seed}", flush=True)
+
+
 def main() -> None:
-    """Play so many seeds, 300 by default."""
+    """Play so many seeds, 300 by default; or find each twin."""
+    if sys.argv[1:] == ["twins"]:
+        _find_twins()
+        return
     total = Outcome()
     for seed in range(int(sys.argv[1]) if len(sys.argv) > 1 else 300):
         with tempfile.TemporaryDirectory() as folder:
