@@ -16,6 +16,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import CommitTableResponse
 
 from lithify.datasets.iceberg.compaction import support_checks
+from lithify.datasets.iceberg.compaction.commit import MOVED_PROPERTY
 from lithify.datasets.iceberg.documents import _of_output, _output
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.model import NewFile
@@ -73,7 +74,7 @@ def test_a_later_delete_is_moved_to_the_output(catalog: Catalog) -> None:
     snapshot = fresh(world.table).current_snapshot()
     assert snapshot is not None
     assert snapshot.summary is not None
-    assert snapshot.summary["added-position-deletes"] == "3"
+    assert snapshot.summary["added-position-deletes"] == snapshot.summary[MOVED_PROPERTY] == "3"
     compact(dataset_of(world.table))
     check(world.table, world.rows)
 

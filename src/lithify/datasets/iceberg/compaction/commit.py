@@ -71,6 +71,9 @@ from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, N
 COMPACTIONS_PROPERTY = "lithify.compactions"
 """The property of a snapshot's summary with the ids of the compactions that it publishes."""
 
+MOVED_PROPERTY = "lithify.moved-deletes"
+"""The property with the number of rows that were deleted since the plan and are deleted in its outputs."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitVerdict:
@@ -79,8 +82,6 @@ class CommitVerdict:
     refusal: str | None = None
     """Why nothing was published; `None` if something was."""
     published: tuple[NewFile, ...] = ()
-    moved_rows: int = 0
-    """How many rows of inputs were deleted since the plan, and are deleted in the outputs."""
     dropped: str | None = None
     """Which parts were not published, and why; `None` if all were, or if it is unknown."""
 
@@ -132,6 +133,7 @@ class Committer:
             summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
             uncommitted, deletes = Uncommitted.from_now(self._clock), list[str]()
             if batch.moved:
+                summary[MOVED_PROPERTY] = str(sum(len(moved.rows) for moved in batch.moved))
                 files = write_moved(table, batch.moved, deletes)
                 batch.replacement.added += [Added(file, None) for file in files]
             prepared = write(table, branch, head, batch.replacement, summary, self._dated_ms())
@@ -212,10 +214,9 @@ class Committer:
             return CommitVerdict(reason or "it has no inputs")
         batch.include(head, compaction, accepted, planned.sequence_number or 0)
         published = tuple(output for part, _ in accepted for output in part.outputs)
-        moved_rows = sum(len(positions) for _, moved in accepted for positions in moved.values())
         left = len(spec.inputs) - sum(len(part.inputs) for part, _ in accepted)
         dropped = f"{left} of its {len(spec.inputs)} inputs are not replaced: {reason}" if left else None
-        return CommitVerdict(None, published, moved_rows, dropped)
+        return CommitVerdict(None, published, dropped)
 
     def _checked(
         self,
