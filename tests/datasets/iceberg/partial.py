@@ -27,7 +27,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.datasets.iceberg.compaction import commit, moved_deletes
-from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
+from lithify.datasets.iceberg.compaction.commit import MOVED_PROPERTY
 from lithify.datasets.iceberg.compaction.conflict_groups import Component, components
 from lithify.datasets.iceberg.compaction.moved_deletes import DeletesSincePlan
 from lithify.datasets.iceberg.compaction.row_map import path_of, rows_of
@@ -179,10 +179,7 @@ def _damage(path: Path, rng: random.Random) -> None:
 
 def _moved_rows(table: Table) -> int:
     summaries = [snapshot.summary for snapshot in fresh(table).snapshots()]
-    own = [
-        s.additional_properties for s in summaries if s and COMPACTIONS_PROPERTY in s.additional_properties
-    ]
-    return sum(int(summary.get("added-position-deletes", "0")) for summary in own)
+    return sum(int(s.additional_properties.get(MOVED_PROPERTY, "0")) for s in summaries if s is not None)
 
 
 def _judge(
