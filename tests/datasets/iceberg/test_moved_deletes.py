@@ -8,15 +8,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import CommitTableResponse
 
-from lithify.datasets.iceberg.compaction import support_checks
+from lithify.datasets.iceberg.compaction import row_map, support_checks
 from lithify.datasets.iceberg.compaction.commit import MOVED_PROPERTY
+from lithify.datasets.iceberg.deletes.deleted_rows import ListedPositions
 from lithify.datasets.iceberg.documents import _of_output, _output
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.model import NewFile
@@ -280,12 +285,39 @@ def test_a_delete_that_cannot_be_read_keeps_its_component(catalog: Catalog) -> N
     assert before in tick.refused[0][1]
 
 
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.integers(1, 4000))
+@settings(max_examples=60, deadline=None)
+def test_a_map_returns_every_row(seed: int, in_order: bool, block_rows: int) -> None:
+    """Of many sources or one, in any order, over several blocks; positions up to the largest."""
+    rng = np.random.default_rng(seed)
+    sources = rng.choice(999_999, rng.integers(1, 70), replace=False)
+    rows = {
+        int(source): rng.choice(2 ** int(rng.integers(8, 40)), rng.integers(1, 200), replace=False)
+        for source in sources
+    }
+    origins = np.array([(source << 40) | int(row) for source, found in rows.items() for row in found])
+    origins = np.sort(origins) if in_order else rng.permutation(origins)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_map, "BLOCK_ROWS", block_rows)
+        writer = row_map.RowMapWriter()
+        for part in np.array_split(origins, 3):
+            writer.add(pa.chunked_array([part]))
+    content = writer.finish()
+    deleted = {source: rng.choice(found, len(found) // 2) for source, found in rows.items() if source % 2}
+    deleted[1_000_000] = np.array([7])  # not a source
+    gone = {(source << 40) | int(row) for source, found in deleted.items() for row in found}
+    listed = {source: ListedPositions(np.unique(found)) for source, found in deleted.items()}
+    assert row_map.rows_of(content, listed).tolist() == [
+        n for n, origin in enumerate(origins.tolist()) if origin in gone
+    ]
+
+
 def test_old_documents_have_no_maps(catalog: Catalog) -> None:
     """An output that an earlier version recorded is committed, or conflicts, as before."""
     file = NewFile("a.parquet", 1, 1, None, sources=(0,))
     assert "row_map" not in json.dumps(_of_output(file))
-    for row_map in (None, 0, 7, 2**32 - 1):
-        assert _output(_of_output(replace(file, row_map=row_map))).row_map == row_map
+    for found in (None, 0, 7, 2**32 - 1):
+        assert _output(_of_output(replace(file, row_map=found))).row_map == found
     for wrong in ("7", -1, 2**32, 1.5, True, [7]):
         with pytest.raises((ValueError, TypeError)):
             _output({**_of_output(file), "row_map": wrong})

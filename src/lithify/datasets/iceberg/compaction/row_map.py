@@ -4,9 +4,9 @@
    compaction's inputs, and its position in that file. The column is removed before rows are written.
 2. The origins of an output's rows, in their order, are its row map: a file next to the output. The ledger has
    the map's checksum with the output, so a damaged map, or one of another attempt, is never used.
-3. A map is a Parquet file with row groups of `BLOCK_ROWS` rows. A position is stored as the number of rows
-   that were skipped since the previous row of the same source in the row group. So rows in the order of their
-   files take almost no space.
+3. A map is a Parquet file with row groups of `BLOCK_ROWS` rows: the source of each row, and beside it, in the
+   order of sources, how many positions were skipped since the previous row of the same source. So rows in the
+   order of their files take almost no space.
 
 A map has the name of its output's compaction: it is garbage once the compaction has ended.
 """
@@ -70,8 +70,9 @@ class RowMapWriter:
             _SCHEMA,
             store_schema=False,
             compression="zstd",
-            use_dictionary=["source"],
-            column_encoding={"skipped": "BYTE_STREAM_SPLIT"},
+            use_dictionary=False,
+            column_encoding=dict.fromkeys(_SCHEMA.names, "BYTE_STREAM_SPLIT"),
+            write_statistics=False,
         )
         self._waiting: list[Numbers] = []
         self._waiting_rows = 0
@@ -136,30 +137,34 @@ def rows_of(content: bytes, deleted: Mapping[int, DeletedPositions]) -> Numbers:
 
 def _chosen(source: Numbers, skipped: Numbers, deleted: Mapping[int, DeletedPositions]) -> Numbers:
     found = [np.empty(0, np.int64)]
-    for number, rows in _by_source(source).items():
+    rows, starts, numbers = _by_source(source)
+    for number, start, end in zip(numbers.tolist(), starts, [*starts[1:], len(rows)], strict=True):
         if number not in deleted:
             continue
-        steps = skipped[rows]
+        steps = skipped[start:end]
         positions = np.cumsum(((steps >> 1) ^ -(steps & 1)) + 1) - 1
         wanted = deleted[number].between(int(positions.min()), int(positions.max()) + 1)
-        found.append(rows[np.isin(positions, wanted)])
+        found.append(rows[start:end][np.isin(positions, wanted)])
     return np.sort(np.concatenate(found))
 
 
 def _skipped(source: Numbers, positions: Numbers) -> Numbers:
-    skipped = np.empty(len(positions), np.int64)
-    for rows in _by_source(source).values():
-        steps = np.diff(positions[rows], prepend=-1) - 1
-        skipped[rows] = (steps << 1) ^ (steps >> 63)  # negative numbers become odd ones, and all are small
-    return skipped
+    rows, starts, _ = _by_source(source)
+    ordered = positions[rows]
+    steps = np.diff(ordered, prepend=-1)
+    steps[starts] = ordered[starts] + 1
+    steps -= 1
+    return (steps << 1) ^ (steps >> 63)  # negative numbers become odd ones, and all are small
 
 
-def _by_source(source: Numbers) -> dict[int, Numbers]:
-    """Return the ascending rows of each source."""
+def _by_source(source: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return all rows in the order of their sources, where each source begins there, and the sources."""
     counts = np.bincount(source)
     numbers = np.flatnonzero(counts)
+    starts = np.cumsum(counts[numbers]) - counts[numbers]
+    if len(numbers) == 1:
+        return np.arange(len(source)), starts, numbers
     codes = np.zeros(len(counts), np.uint16 if len(numbers) <= np.iinfo(np.uint16).max else np.int64)
     codes[numbers] = np.arange(len(numbers))
     # Numbers of 16 bits are sorted by their digits, several times as fast as others.
-    rows = np.split(np.argsort(codes[source], kind="stable"), np.cumsum(counts[numbers])[:-1])
-    return dict(zip(numbers.tolist(), rows, strict=True))
+    return np.argsort(codes[source], kind="stable"), starts, numbers
