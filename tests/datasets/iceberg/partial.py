@@ -27,10 +27,10 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 
 from lithify.datasets.iceberg.compaction import commit, moved_deletes
-from lithify.datasets.iceberg.compaction.commit import MOVED_PROPERTY
 from lithify.datasets.iceberg.compaction.conflict_groups import Component, components
 from lithify.datasets.iceberg.compaction.moved_deletes import DeletesSincePlan
 from lithify.datasets.iceberg.compaction.row_map import path_of, rows_of
+from lithify.datasets.iceberg.format.summary import moved_totals
 from lithify.datasets.iceberg.model import IcebergCompaction, files_written
 from lithify.protocol.model import CompactionState
 from tests.datasets.iceberg.running import Steps, compact, dataset_of
@@ -178,8 +178,7 @@ def _damage(path: Path, rng: random.Random) -> None:
 
 
 def _moved_rows(table: Table) -> int:
-    summaries = [snapshot.summary for snapshot in fresh(table).snapshots()]
-    return sum(int(s.additional_properties.get(MOVED_PROPERTY, "0")) for s in summaries if s is not None)
+    return moved_totals(fresh(table).metadata).rows
 
 
 def _judge(

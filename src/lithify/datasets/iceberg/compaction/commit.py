@@ -65,14 +65,12 @@ from lithify.datasets.iceberg.format.replace import (
     obsolete_deletes,
     write,
 )
+from lithify.datasets.iceberg.format.summary import KEPT_BYTES, MOVED_ROWS
 from lithify.datasets.iceberg.io.catalogs import load_table
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
 
 COMPACTIONS_PROPERTY = "lithify.compactions"
 """The property of a snapshot's summary with the ids of the compactions that it publishes."""
-
-MOVED_PROPERTY = "lithify.moved-deletes"
-"""The property with the number of rows that were deleted since the plan and are deleted in its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,8 @@ class Committer:
             summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
             uncommitted, deletes = Uncommitted.from_now(self._clock), list[str]()
             if batch.moved:
-                summary[MOVED_PROPERTY] = str(sum(len(moved.rows) for moved in batch.moved))
+                summary[MOVED_ROWS] = str(sum(len(moved.rows) for moved in batch.moved))
+                summary[KEPT_BYTES] = str(batch.kept_bytes)
                 files = write_moved(table, batch.moved, deletes)
                 batch.replacement.added += [Added(file, None) for file in files]
             prepared = write(table, branch, head, batch.replacement, summary, self._dated_ms())
@@ -246,6 +245,8 @@ class _Batch:
     """Compactions that are at least partly published."""
     replacement: Replacement
     moved: list[MovedDeletes]
+    kept_bytes: int = 0
+    """The bytes of the outputs that are published although rows of their inputs were deleted."""
 
     def include(
         self,
@@ -258,6 +259,7 @@ class _Batch:
         self.accepted.append(compaction.id)
         floats = float_columns(head.metadata.schema())
         for part, moved in parts:
+            self.kept_bytes += sum(output.size_bytes for output in part.outputs) if moved else 0
             for path in part.inputs:
                 self.replacement.removed[path] = head.data[path]
             first = head.data[part.inputs[0]].data_file
