@@ -305,7 +305,7 @@ def committed_ids(table: Table, head: Snapshot) -> set[str]:
     return found
 
 
-def _keys(files: set[DataFile]) -> set[ContentKey]:
+def _keys(files: Iterable[DataFile]) -> set[ContentKey]:
     return {key_of(file) for file in files}
 
 

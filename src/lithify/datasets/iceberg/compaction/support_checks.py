@@ -7,7 +7,7 @@ Single files that cannot be rewritten are skipped, with a note, and the others a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.manifest import DataFile, FileFormat
@@ -31,11 +31,11 @@ from lithify.datasets.maintenance import ORPHANS
 MAX_FIELD_ID = (1 << 31) - 201
 """The highest field id that is not reserved (Iceberg format: reserved field ids)."""
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
-COMPACTED_VERSIONS: tuple[int, ...] = (1, 2)
+COMPACTED_VERSIONS: tuple[int, ...] = (1, 2, 3)
 """The format versions of tables whose data can be compacted."""
-MANIFESTS_VERSIONS: tuple[int, ...] = (1, 2)
+MANIFESTS_VERSIONS: tuple[int, ...] = (1, 2, 3)
 """The format versions of tables whose manifests can be rewritten."""
-DELETES_VERSIONS: tuple[int, ...] = (1, 2)
+DELETES_VERSIONS: tuple[int, ...] = (1, 2, 3)
 """The format versions of tables whose delete files can be rewritten."""
 
 
@@ -224,7 +224,7 @@ class Refusals:
         self._opaque = why_opaque(schema)
 
     def why_left_alone(
-        self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Iterable[DataFile]
+        self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Collection[DataFile]
     ) -> str | None:
         """Return why a file cannot be rewritten; `None` when it can, provided its times are known.
         `unfit_deletes` is the reason why its equality deletes cannot be applied here; `position_deletes` are
@@ -239,6 +239,8 @@ class Refusals:
             return self._opaque
         if unfit_deletes is not None:
             return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
+        if sum(map(is_vector, position_deletes)) > 1:
+            return "have more than one deletion vector, of which readers choose different ones"
         for delete in position_deletes:
             if not self._reach.allows(delete.file_path):
                 return (
