@@ -182,7 +182,9 @@ def give_vectors(table: Table, vectors: Sequence[tuple[str, Sequence[int]]], ord
     head = head_of(table)
     place = f"{table.location()}/data/{len(fresh(table).snapshots())}.puffin"
     new = [
-        NewVector(path, DeletionVector.of(np.array(positions, np.int64)), 0, head.data[path].data_file.partition)
+        NewVector(
+            path, DeletionVector.of(np.array(positions, np.int64)), 0, head.data[path].data_file.partition
+        )
         for path, positions in vectors
     ]
     files = dict(zip(order, write_vectors(table.io, place, [new[n] for n in order]), strict=True))
