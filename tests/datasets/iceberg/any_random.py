@@ -233,7 +233,10 @@ class Judge:
     def why_not_asked(self, reader: str, table: Table, snapshot: Snapshot) -> str | None:
         """Why this reader cannot read the snapshot; `None` if it must read it right."""
         schema, files = _schema_of(table, snapshot.snapshot_id), self._files_in(table, snapshot)
-        return next((why for who, why, lacks in MISSING if who == reader and lacks(schema, files)), None)
+        deletes = [file for file in files if file.content == DataFileContent.EQUALITY_DELETES]
+        return next(
+            (why for who, why, lacks in MISSING if who == reader and lacks(table, schema, deletes)), None
+        )
 
     def _read(self, reader: str, table: Table, snapshot: Snapshot) -> None:
         fields = _schema_of(table, snapshot.snapshot_id).fields
@@ -350,25 +353,31 @@ def _without_null_lists(fields: Sequence[NestedField], rows: Rows) -> Rows:
     return read
 
 
-def _has_equality_deletes(_: Schema, files: Sequence[DataFile]) -> bool:
-    return any(file.content == DataFileContent.EQUALITY_DELETES for file in files)
-
-
-def _has_keys_with_nulls(schema: Schema, files: Sequence[DataFile]) -> bool:
-    keys = {n for f in files if f.content == DataFileContent.EQUALITY_DELETES for n in f.equality_ids or ()}
+def _have_keys_with_nulls(schema: Schema, deletes: Sequence[DataFile]) -> bool:
+    keys = {field_id for file in deletes for field_id in file.equality_ids or ()}
     return any(not field.required for field in schema.fields if field.field_id in keys)
 
 
-def _has_zoned_nanos(schema: Schema, _: Sequence[DataFile]) -> bool:
+def _has_zoned_nanos(schema: Schema) -> bool:
     return any(isinstance(field.field_type, TimestamptzNanoType) for field in schema.fields)
 
 
-MISSING: Sequence[tuple[str, str, Callable[[Schema, Sequence[DataFile]], bool]]] = (
-    ("PyIceberg", "it does not read equality deletes", _has_equality_deletes),
-    ("DuckDB", "nulls in keys of equality deletes end in an error, or delete rows", _has_keys_with_nulls),
-    ("DuckDB", "it does not know timestamptz_ns", _has_zoned_nanos),
+MISSING: Sequence[tuple[str, str, Callable[[Table, Schema, Sequence[DataFile]], bool]]] = (
+    ("PyIceberg", "it does not read equality deletes", lambda _, __, deletes: bool(deletes)),
+    (
+        "DuckDB",
+        "nulls in keys of equality deletes end in an error, or delete rows",
+        lambda _, schema, deletes: _have_keys_with_nulls(schema, deletes),
+    ),
+    (
+        "DuckDB",
+        "it applies a partition's equality deletes to all partitions",
+        lambda table, _, deletes: any(table.specs()[file.spec_id].fields for file in deletes),
+    ),
+    ("DuckDB", "it does not know timestamptz_ns", lambda _, schema, __: _has_zoned_nanos(schema)),
 )
-"""Snapshots that a reader is not asked about, by their schema and files: PyIceberg 0.12, DuckDB 1.5.5."""
+"""Snapshots that PyIceberg 0.12 or DuckDB 1.5.5 is not asked about: by their table, schema and equality
+deletes."""
 
 READERS: Mapping[str, Callable[[Table, int], list[tuple[Any, ...]]]] = {
     "PyIceberg": _read_by_pyiceberg,

@@ -12,7 +12,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.compaction import support_checks
 from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, read_listing
 from lithify.datasets.iceberg.format.manifests import is_vector
@@ -49,12 +48,6 @@ from tests.judge.iceberg_java import IcebergJava
 
 class OwnCatalog(ClosedCatalog, SqlCatalog):
     """A catalog as Lithify opens it, which writes all versions."""
-
-
-@pytest.fixture(autouse=True)
-def every_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support_checks, "COMPACTED_VERSIONS", (1, 2, 3))
-    monkeypatch.setattr(support_checks, "DELETES_VERSIONS", (1, 2, 3))
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@
 3. If the catalog's response is lost or a conflict, reload the table. The snapshot was committed if the table
    has it, or if the head names one of its manifests: another writer may have built on it and expired it.
 4. A commit to another branch takes the sequence number and the row ids, and leaves the head. A catalog that
-   checks this in this process raises `ValueError`, and Java's REST catalog answers 400 (bad request). Both are
-   treated as a conflict, if the sequence number was taken.
+   checks this in this process raises `ValueError`, and Java's REST catalog responds 400 (bad request). If the
+   number was taken, both are treated as a conflict.
 5. After a conflict, the caller reloads the table and tries again, after a pause (`tries`).
 6. Until the commit, no snapshot or ledger names new manifests. So the collector keeps those younger than
    `MIN_MANIFEST_AGE_MS`, and a commit is given up after half of that time (`Uncommitted`).
