@@ -44,7 +44,7 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -232,11 +232,14 @@ class Judge:
 
     def why_not_asked(self, reader: str, table: Table, snapshot: Snapshot) -> str | None:
         """Why this reader cannot read the snapshot; `None` if it must read it right."""
-        schema, files = _schema_of(table, snapshot.snapshot_id), self._files_in(table, snapshot)
-        deletes = [file for file in files if file.content == DataFileContent.EQUALITY_DELETES]
-        return next(
-            (why for who, why, lacks in MISSING if who == reader and lacks(table, schema, deletes)), None
+        files = self._files_in(table, snapshot)
+        asked = Asked(
+            table,
+            _schema_of(table, snapshot.snapshot_id),
+            snapshot.manifests(table.io),
+            [file for file in files if file.content == DataFileContent.EQUALITY_DELETES],
         )
+        return next((why for who, why, lacks in MISSING if who == reader and lacks(asked)), None)
 
     def _read(self, reader: str, table: Table, snapshot: Snapshot) -> None:
         fields = _schema_of(table, snapshot.snapshot_id).fields
@@ -353,31 +356,48 @@ def _without_null_lists(fields: Sequence[NestedField], rows: Rows) -> Rows:
     return read
 
 
-def _have_keys_with_nulls(schema: Schema, deletes: Sequence[DataFile]) -> bool:
-    keys = {field_id for file in deletes for field_id in file.equality_ids or ()}
-    return any(not field.required for field in schema.fields if field.field_id in keys)
+@dataclass(frozen=True)
+class Asked:
+    """A snapshot that a reader may be asked about."""
+
+    table: Table
+    schema: Schema
+    manifests: Sequence[ManifestFile]
+    deletes: Sequence[DataFile]
+    """Its equality deletes."""
+
+    @property
+    def has_keys_with_nulls(self) -> bool:
+        keys = {field_id for file in self.deletes for field_id in file.equality_ids or ()}
+        return any(not field.required for field in self.schema.fields if field.field_id in keys)
+
+    @property
+    def has_deletes_of_partitions(self) -> bool:
+        return any(self.table.specs()[file.spec_id].fields for file in self.deletes)
+
+    @property
+    def has_old_manifests(self) -> bool:
+        """Whether it has manifests from before the upgrade of version 1."""
+        is_new = self.table.metadata.format_version > 1
+        return is_new and any(not manifest.sequence_number for manifest in self.manifests)
+
+    @property
+    def has_zoned_nanos(self) -> bool:
+        return any(isinstance(field.field_type, TimestamptzNanoType) for field in self.schema.fields)
 
 
-def _has_zoned_nanos(schema: Schema) -> bool:
-    return any(isinstance(field.field_type, TimestamptzNanoType) for field in schema.fields)
-
-
-MISSING: Sequence[tuple[str, str, Callable[[Table, Schema, Sequence[DataFile]], bool]]] = (
-    ("PyIceberg", "it does not read equality deletes", lambda _, __, deletes: bool(deletes)),
+MISSING: Sequence[tuple[str, str, Callable[[Asked], bool]]] = (
+    ("PyIceberg", "it does not read equality deletes", lambda asked: bool(asked.deletes)),
+    ("DuckDB", "it misreads nulls in keys of equality deletes", lambda asked: asked.has_keys_with_nulls),
     (
         "DuckDB",
-        "nulls in keys of equality deletes end in an error, or delete rows",
-        lambda _, schema, deletes: _have_keys_with_nulls(schema, deletes),
+        "it applies equality deletes to all partitions",
+        lambda asked: asked.has_deletes_of_partitions,
     ),
-    (
-        "DuckDB",
-        "it applies a partition's equality deletes to all partitions",
-        lambda table, _, deletes: any(table.specs()[file.spec_id].fields for file in deletes),
-    ),
-    ("DuckDB", "it does not know timestamptz_ns", lambda _, schema, __: _has_zoned_nanos(schema)),
+    ("DuckDB", "it does not read manifests of version 1 any more", lambda asked: asked.has_old_manifests),
+    ("DuckDB", "it does not know timestamptz_ns", lambda asked: asked.has_zoned_nanos),
 )
-"""Snapshots that PyIceberg 0.12 or DuckDB 1.5.5 is not asked about: by their table, schema and equality
-deletes."""
+"""The snapshots that PyIceberg 0.12 or DuckDB 1.5.5 is not asked about, and why."""
 
 READERS: Mapping[str, Callable[[Table, int], list[tuple[Any, ...]]]] = {
     "PyIceberg": _read_by_pyiceberg,
