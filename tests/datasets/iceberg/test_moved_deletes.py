@@ -19,7 +19,7 @@ from pyiceberg.exceptions import ServiceUnavailableError
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.table import CommitTableResponse, Table
 
-from lithify.datasets.iceberg.compaction import row_map, support_checks
+from lithify.datasets.iceberg.compaction import row_map
 from lithify.datasets.iceberg.deletes.deleted_rows import ListedPositions
 from lithify.datasets.iceberg.documents import _of_output, _output
 from lithify.datasets.iceberg.format.summary import MOVED_ROWS, MovedTotals
@@ -337,11 +337,8 @@ def test_old_documents_have_no_maps(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_java_deletes_while_a_compaction_runs(
-    tmp_path: Path, java: IcebergJava, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
+def test_java_deletes_while_a_compaction_runs(tmp_path: Path, java: IcebergJava, version: int) -> None:
     """Merge on read, with updates, and vectors and delete files that replace others; all readers agree."""
-    monkeypatch.setattr(support_checks, "COMPACTED_VERSIONS", (1, 2, 3))
     lake = hadoop_lake(tmp_path / "lake", java)
     create(lake, version=version)
     for first in range(0, 60, 20):
