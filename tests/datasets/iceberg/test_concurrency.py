@@ -183,8 +183,6 @@ class Case:
     event: Event
     commits: bool
     """Whether the compaction goes through although it happened."""
-    moves: bool = False
-    """Whether it goes through if it happened before the rewrite, which then keeps row maps."""
     by_pyiceberg: bool = True
     columns: int = 3
     extra_columns: int = 0
@@ -194,11 +192,11 @@ CASES = [
     Case(appended, commits=True),
     Case(appended_late, commits=True),
     Case(rewritten, commits=False),
-    Case(deleted_by_position, commits=False, moves=True),
-    Case(deleted_then_appended, commits=False, moves=True),
-    Case(appended_then_deleted, commits=False, moves=True),
-    Case(deleted_twice, commits=False, moves=True),
-    Case(deleted_without_bounds, commits=False, moves=True),
+    Case(deleted_by_position, commits=False),
+    Case(deleted_then_appended, commits=False),
+    Case(appended_then_deleted, commits=False),
+    Case(deleted_twice, commits=False),
+    Case(deleted_without_bounds, commits=False),
     Case(deleted_in_new_file, commits=True),
     Case(deleted_by_value, commits=True, by_pyiceberg=False),
     Case(deleted_by_value_then_appended, commits=True, by_pyiceberg=False),
@@ -241,7 +239,7 @@ def test_between_plan_and_rewrite(catalog: Catalog, case: Case) -> None:
     steps.schedule()
     case.event(world)
     steps.execute()
-    assert bool(steps.commit().committed) == (case.commits or case.moves)
+    assert bool(steps.commit().committed) == case.commits
     check_world(world, case)
 
 
