@@ -117,15 +117,3 @@ def test_damage_is_found(
     monkeypatch.setattr(Subject, "_run", compact)
     with pytest.raises(AssertionError, match=found):
         subject.operate("data")
-
-
-def test_a_refusal_that_writes_is_found(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = a_subject(lake, "refused", 2)
-
-    def refuse(_: Subject, what: str) -> str:
-        duplicate(subject)
-        return "refused (no time)"
-
-    monkeypatch.setattr(Subject, "_run", refuse)
-    with pytest.raises(AssertionError, match="a refusal leaves the table alone"):
-        subject.operate("data")

@@ -408,7 +408,7 @@ def test_a_delete_that_was_taken_back_is_a_conflict(catalog: Catalog) -> None:
     fresh(table).manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
     tick = steps.commit()
     assert not tick.committed
-    assert "deleted meanwhile" in tick.refused[0][1]
+    assert "that were deleted have come back" in tick.refused[0][1]
     check(table, rows)
     assert compact(dataset_of(table)).committed
     check(table, rows)

@@ -22,7 +22,7 @@ from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.testing import ManualClock
 from lithify.testing.faulty import Crash, StoreFault
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
-from tests.datasets.iceberg.running import a_clock, compact, dataset_of
+from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
     NAME,
@@ -137,12 +137,14 @@ def judge(template: Template, site: str) -> None:
 
 
 def unreferenced(template: Template, metadata_location: str) -> list[str]:
-    """Data files and manifests on disk that no snapshot names."""
+    """Data files, row maps and manifests on disk that no snapshot names."""
     catalog = template.catalog()
     try:
         table = fresh(catalog.load_table(NAME))
         assert table.metadata_location == metadata_location
-        there = {p.as_uri() for p in template.folder.rglob("*") if p.suffix in (".parquet", ".avro")}
+        there = {
+            p.as_uri() for p in template.folder.rglob("*") if p.suffix in (".parquet", ".avro", ".rowmap")
+        }
         return sorted(there - named_paths(table))
     finally:
         catalog.close()
@@ -195,3 +197,54 @@ def test_a_lost_answer_of_the_catalog_is_recognised(template: Template, fault: S
     catalog.close()
     published = [s.additional_properties.get(COMPACTIONS_PROPERTY) for s in summaries if s]
     assert len([ids for ids in published if ids]) == 2, "each day once"
+
+
+class Rewritten(Template):
+    """A table with a compaction that is rewritten and not committed, and with later deletes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._copy = folder / "table", folder / "copy"
+        self.folder.mkdir()
+        table = new_table(new_catalog(self.folder), properties={"write.delete.mode": "merge-on-read"})
+        for _ in range(3):
+            append(table, make_rows(20, START, DAY / 4))
+        steps = Steps(dataset_of(table))
+        steps.schedule()
+        steps.execute()
+        for n, file in enumerate(files_of(table)):
+            delete_positions(table, {file.file_path: [n, 7]})
+        self.rows = [(time, row_id, device) for time, row_id, device in read(table)]
+        table.catalog.close()
+        shutil.copytree(self.folder, self._copy)
+
+
+@pytest.mark.parametrize("fault", [StoreFault.CRASH_AFTER, StoreFault.FAIL_AFTER])
+def test_deletes_are_moved_once_whatever_dies(tmp_path: Path, fault: StoreFault) -> None:
+    template = Rewritten(tmp_path)
+    calls = rehearse(template)
+    end = calls.index("commit") + 1
+    changing = [
+        n for n, call in enumerate(calls[:end], 1) if call.split()[0] in ("write", "delete", "commit")
+    ]
+    assert len(changing) > 4
+    for number in changing:
+        template.restore()
+        install(Faults({number: fault}))
+        with suppress(Crash, LithifyError):
+            template.run(a_clock())
+        install(Faults())
+        site = f"{fault.value}: call {number}, {calls[number - 1]}"
+        catalog = template.catalog()
+        try:
+            table = catalog.load_table(NAME)
+            assert read(table) == template.rows, site
+            compact(dataset_of(table))
+            table = fresh(table)
+            assert read(table) == template.rows, site
+            assert len(files_of(table)) == len(delete_files_of(table)) == 1, site
+            age_files(template.folder)
+            collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False, max_percent=100))
+            assert not unreferenced(template, table.metadata_location), site
+            assert read(table) == template.rows, site
+        finally:
+            catalog.close()

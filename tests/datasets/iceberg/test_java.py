@@ -15,7 +15,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
-from lithify.base.errors import Refused
 from lithify.datasets.iceberg.deletes import equality_deletes
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
@@ -25,7 +24,6 @@ from tests.datasets.iceberg.lake import Lake
 from tests.datasets.iceberg.running import a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
-    NAME,
     START,
     Row,
     append,
@@ -378,35 +376,6 @@ def test_a_table_that_java_upgraded_from_version_1(lake: Lake) -> None:
     lake.sql("DELETE FROM events WHERE id = 5")
     compacted(lake.table)
     assert {row[1] for row in agree(lake.table)} == set(range(50)) - {3, 33, 5}
-
-
-@pytest.fixture
-def version_3(lake: Lake, tmp_path: Path) -> Table:
-    """A table of two rows that Java made."""
-    lake.java.sql(f"SET spark.sql.catalog.hadoop_v3.warehouse={tmp_path}/v3")
-    lake.java.sql("SET spark.sql.catalog.hadoop_v3.type=hadoop")
-    lake.java.sql("SET spark.sql.catalog.hadoop_v3=org.apache.iceberg.spark.SparkCatalog")
-    lake.java.sql(
-        "CREATE TABLE hadoop_v3.db.events (event_time timestamp, id bigint, device string) USING iceberg "
-        "TBLPROPERTIES ('format-version'='3')"
-    )
-    for n in range(2):
-        lake.java.sql(f"INSERT INTO hadoop_v3.db.events VALUES (timestamp_seconds({n}), {n}, 'a')")
-    metadata = tmp_path / "v3" / "db" / "events" / "metadata"
-    latest = max(metadata.glob("v*.metadata.json"), key=lambda path: int(path.name[1:].partition(".")[0]))
-    return lake.catalog.register_table(NAME, latest.as_uri())
-
-
-def test_version_3_is_refused(version_3: Table) -> None:
-    before = fresh(version_3).metadata_location
-    for refused in (
-        lambda: compact(dataset_of(version_3)),
-        lambda: DeleteRewriter(dataset_of(version_3), a_clock()).run(),
-    ):
-        with pytest.raises(Refused, match=r"format version 3\b.* only .*version"):
-            refused()
-    assert fresh(version_3).metadata_location == before
-    assert not list(Path(version_3.location().removeprefix("file:")).rglob("lithify*"))
 
 
 # Manifests

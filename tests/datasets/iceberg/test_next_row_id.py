@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import (
     DataFile,
@@ -33,17 +34,18 @@ from lithify.datasets.iceberg.format import manifest_list, manifests, replace
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.format.publish import PreparedSnapshot, discard, publish
 from lithify.datasets.iceberg.format.replace import Added, Replacement, write
-from lithify.datasets.iceberg.io.closed_catalogs import ClosedCatalog
+from lithify.datasets.iceberg.io.closed_catalogs import ClosedCatalog, ClosedRestCatalog
 from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.tables import append, fresh, make_rows, new_catalog, new_table, set_version
+from tests.judge.iceberg_java import IcebergJava
 
 BRANCHES = (MAIN_BRANCH, "side")
 STEPS = 40
 SEEDS = 12
 
 
-class LosingCatalog(ClosedCatalog, SqlCatalog):
+class Losing(ClosedCatalog):
     """Loses the next answer on request."""
 
     loses: str = ""
@@ -60,12 +62,27 @@ class LosingCatalog(ClosedCatalog, SqlCatalog):
         return answer
 
 
+class LosingSql(Losing, SqlCatalog):
+    """It writes metadata files itself."""
+
+
+class LosingRest(Losing, ClosedRestCatalog):
+    """Its server does."""
+
+
 class Race:
     """Two branches of an upgraded table, and commits in any order."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, java: IcebergJava | None = None) -> None:
+        """In a REST catalog of Java's, if that is given."""
         self.rng = random.Random(f"next row id {seed}")
-        table = new_table(new_catalog(folder))
+        self.catalog: Losing
+        if java is None:
+            table = new_table(new_catalog(folder))
+            self.catalog = LosingSql("test", **table.catalog.properties)
+        else:
+            self.catalog = LosingRest("test", uri=java.serve(folder.as_uri()))
+            table = new_table(RestCatalog("test", uri=self.catalog.uri))
         for _ in range(3):
             append(table, make_rows(5))
         ManifestRewriter(dataset_of(table), a_clock()).run()  # entries of existing files
@@ -73,8 +90,10 @@ class Race:
             head = fresh(table).metadata.current_snapshot_id
             assert head is not None
             change.create_branch(head, "side")
-        set_version(table, 3)
-        self.catalog = LosingCatalog("test", **table.catalog.properties)
+        if java is None:
+            set_version(table, 3)
+        else:
+            java.tables("upgrade", "events", 3)
         self.waiting: list[tuple[Table, PreparedSnapshot]] = []
         self.files = 0
         self.committed = 0
@@ -118,10 +137,12 @@ class Race:
         return file
 
     def publish(self, table: Table, prepared: PreparedSnapshot) -> None:
-        self.catalog.loses = self.rng.choice(("", "", "before", "after"))
+        loses = self.catalog.loses = self.rng.choice(("", "", "before", "after"))
         try:
             done = publish(table, prepared, lambda: self.table)
         except StoreError:  # not known, and tried again later
+            if not loses:
+                raise
             self.waiting.append((table, prepared))
             return
         self.committed += done
@@ -174,8 +195,8 @@ def _assigned(listing: Listing) -> Iterator[tuple[str, range]]:
         yield file.file_path, range(first, first + file.record_count)
 
 
-def played(folder: Path, seed: int) -> Race:
-    race = Race(folder, seed)
+def played(folder: Path, seed: int, java: IcebergJava | None = None) -> Race:
+    race = Race(folder, seed, java)
     for _ in range(STEPS):
         race.step()
     return race
@@ -184,6 +205,13 @@ def played(folder: Path, seed: int) -> Race:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_id_is_given_twice(tmp_path: Path, seed: int) -> None:
     race = played(tmp_path, seed)
+    assert race.committed > 3
+    assert broken_rule(race.table) == ""
+
+
+def test_no_id_is_given_twice_through_a_rest_catalog(java: IcebergJava, tmp_path: Path) -> None:
+    """Java refuses a snapshot whose sequence number another branch has taken meanwhile: a conflict."""
+    race = played(tmp_path, 0, java)
     assert race.committed > 3
     assert broken_rule(race.table) == ""
 

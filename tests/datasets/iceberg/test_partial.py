@@ -25,7 +25,17 @@ from lithify.datasets.iceberg.model import NewFile
 from lithify.service.coordinator import Coordinator
 from lithify.testing.faulty import Crash
 from tests.datasets.iceberg.other_cleaners import own_folder
-from tests.datasets.iceberg.partial import PROPERTIES, play
+from tests.datasets.iceberg.partial import (
+    PROPERTIES,
+    Patch,
+    finds,
+    half_moved,
+    moved_twice,
+    of_a_dead_attempt,
+    off_by_one,
+    play,
+    uncounted,
+)
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
@@ -266,3 +276,11 @@ def test_components_share_nothing_and_are_as_small_as_can_be(sources: list[tuple
 def test_rows_stay_the_same_whatever_is_dropped(tmp_path: Path, seed: int) -> None:
     """`python -m tests.datasets.iceberg.partial` plays hundreds."""
     play(tmp_path, seed)
+
+
+@pytest.mark.parametrize(
+    ("twin", "seed"),
+    [(off_by_one, 2), (of_a_dead_attempt, 2), (moved_twice, 2), (half_moved, 6), (uncounted, 6)],
+)
+def test_a_defect_in_moving_deletes_is_found(twin: Patch, seed: int) -> None:
+    assert finds(twin, seed)

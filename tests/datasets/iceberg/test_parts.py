@@ -43,6 +43,7 @@ NO_TIMES = Schema(
 FILES = 3
 AT_ONCE = {"history.expire.max-snapshot-age-ms": "0"}
 URL = "iceberg://lake/db.events"
+DOCS = Path(__file__).parents[3] / "docs" / "iceberg.md"
 
 
 @pytest.fixture
@@ -68,8 +69,10 @@ def without_times(lake: SqlCatalog, axis: str = "time", **properties: str) -> Ta
 
 def of_version(lake: SqlCatalog, version: int, **properties: str) -> Table:
     """A table of that format version, of six snapshots."""
-    table = new_table(lake, properties={"format-version": str(min(version, 2)), **properties})
+    table = new_table(lake, properties={"format-version": str(min(version, 2))})
     six_snapshots(table)
+    with fresh(table).transaction() as change:
+        change.set_properties(properties)
     if version > 2:
         set_version(table, version)
     return table
@@ -127,21 +130,46 @@ def test_data_that_are_left_out_refuse_nothing(lake: SqlCatalog) -> None:
     assert done.document["data"] is None
 
 
-@pytest.mark.parametrize(
-    ("make", "refused"),
-    [
-        (without_times, {"data"}),
-        (lambda lake: of_version(lake, 1), set()),
-        (lambda lake: of_version(lake, 3), {"data", "deletes", "manifests"}),
-        (lambda lake: of_version(lake, 2, **{"lithify.granularity": "fortnight"}), {"data"}),
-        (lambda lake: of_version(lake, 2, **{"encryption.key-id": "k"}), {"data", "deletes", "manifests"}),
-        (lambda lake: of_version(lake, 2), set()),
-    ],
-    ids=["no times", "version 1", "version 3", "policy", "encrypted", "all"],
-)
-def test_status_and_plan_say_which_parts_are_refused(
-    lake: SqlCatalog, make: Callable[[SqlCatalog], Table], refused: set[str]
-) -> None:
+def with_two_branches(lake: SqlCatalog) -> Table:
+    table = of_version(lake, 2)
+    with fresh(table).manage_snapshots() as changes:
+        changes.create_branch(ids_of(table)[0], "side")
+    return table
+
+
+NOT_WRITTEN = {"data", "deletes", "manifests"}
+ENCRYPTED = {"encryption.key-id": "k"}
+ALL = {*NOT_WRITTEN, "expiry", "orphans"}
+CASES: dict[str, tuple[Callable[[SqlCatalog], Table], set[str]]] = {
+    "format version 1": (lambda lake: of_version(lake, 1), set()),
+    "format version 2": (lambda lake: of_version(lake, 2), set()),
+    "format version 3": (lambda lake: of_version(lake, 3), set()),
+    "no time column": (lambda lake: without_times(lake, "auto"), set()),
+    "no time column, but `lithify.axis=time`": (without_times, {"data"}),
+    "an invalid `lithify.…` property": (
+        lambda lake: of_version(lake, 2, **{"lithify.granularity": "fortnight"}),
+        {"data"},
+    ),
+    "`write.format.default` is not Parquet": (
+        lambda lake: of_version(lake, 2, **{"write.format.default": "orc"}),
+        {"data"},
+    ),
+    "a `write.…` property that cannot be followed": (
+        lambda lake: of_version(lake, 2, **{"write.parquet.compression-codec": "none such"}),
+        NOT_WRITTEN,
+    ),
+    "several branches, none chosen": (with_two_branches, NOT_WRITTEN),
+    "encrypted, version 1 or 2": (
+        lambda lake: of_version(lake, 2, **{"encryption.key-id": "k"}),
+        NOT_WRITTEN,
+    ),
+    "encrypted, version 3": (lambda lake: of_version(lake, 3, **{"encryption.key-id": "k"}), ALL),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_status_and_plan_say_which_parts_are_refused(lake: SqlCatalog, name: str) -> None:
+    make, refused = CASES[name]
     make(lake)
     with opened(lake) as dataset:
         status, plan = dataset.show_status(), dataset.plan()
@@ -154,6 +182,8 @@ def test_status_and_plan_say_which_parts_are_refused(
         assert sum(total["files"] for total in document["totals"].values()) == FILES
     assert (plan.document["history"]["outcome"] is None) == ("expiry" in refused)
     assert bool(plan.notes) == bool(refused)
+    cells = ("no" if part in status.document["refused"] else "yes" for part in sorted(ALL))
+    assert f"| {name} | {' | '.join(cells)} |" in DOCS.read_text().splitlines(), "as the documents say"
 
 
 def test_a_coordinator_sees_to_the_rest_and_says_why_once(lake: SqlCatalog) -> None:

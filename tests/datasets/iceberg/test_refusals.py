@@ -37,7 +37,6 @@ from tests.datasets.iceberg.tables import (
     fresh,
     make_rows,
     new_table,
-    set_version,
 )
 
 
@@ -67,13 +66,6 @@ def refuse(table: Table, pattern: str) -> None:
 )
 def test_properties(catalog: Catalog, properties: dict[str, str], pattern: str) -> None:
     refuse(new_table(catalog, properties=properties), pattern)
-
-
-def test_format_version_3(catalog: Catalog) -> None:
-    table = new_table(catalog)
-    append(table, make_rows(3))
-    set_version(table, 3)
-    refuse(table, "format version 3, .* only versions 1 and 2")
 
 
 TIMES = NestedField(1, "created", TimestamptzType(), required=False)

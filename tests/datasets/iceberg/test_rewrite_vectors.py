@@ -3,25 +3,27 @@ are mostly dead are written again. All readers find the same rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.compaction import support_checks
+from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, read_listing
 from lithify.datasets.iceberg.format.manifests import is_vector
 from lithify.datasets.iceberg.format.publish import publish
-from lithify.datasets.iceberg.format.replace import Replacement, write
+from lithify.datasets.iceberg.format.replace import Added, Replacement, write
 from lithify.datasets.iceberg.io.closed_catalogs import ClosedCatalog
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.rewriting import rewrite_deletes
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter, RewritingDeletes
 from tests.datasets.iceberg.hadoop_lake import HadoopLake, hadoop_lake
-from tests.datasets.iceberg.running import Steps, a_clock, dataset_of
+from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
     DAY,
     START,
@@ -46,12 +48,6 @@ from tests.judge.iceberg_java import IcebergJava
 
 class OwnCatalog(ClosedCatalog, SqlCatalog):
     """A catalog as Lithify opens it, which writes all versions."""
-
-
-@pytest.fixture(autouse=True)
-def every_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support_checks, "COMPACTED_VERSIONS", (1, 2, 3))
-    monkeypatch.setattr(support_checks, "DELETES_VERSIONS", (1, 2, 3))
 
 
 @pytest.fixture
@@ -112,7 +108,7 @@ def test_position_delete_files_become_vectors(upgraded: Table) -> None:
 
 
 def delete_files_of_head(table: Table) -> list[Any]:
-    return [entry.data_file for entry in head_of(table).vectors.values()]
+    return [entry.data_file for found in head_of(table).vectors.values() for entry in found]
 
 
 def remove(table: Table, path: str) -> None:
@@ -172,6 +168,40 @@ def test_inputs_of_active_compactions_are_left_alone(upgraded: Table) -> None:
     steps.commit()
     assert not delete_files_of(upgraded)
     assert len(read(upgraded)) == 55
+
+
+def give_vectors(table: Table, vectors: Sequence[tuple[str, Sequence[int]]], order: Sequence[int]) -> None:
+    """Give data files vectors, which lie in one Puffin file in this order, in a commit of their own."""
+    head = head_of(table)
+    place = f"{table.location()}/data/{len(fresh(table).snapshots())}.puffin"
+    new = [
+        NewVector(
+            path, DeletionVector.of(np.array(positions, np.int64)), 0, head.data[path].data_file.partition
+        )
+        for path, positions in vectors
+    ]
+    files = dict(zip(order, write_vectors(table.io, place, [new[n] for n in order]), strict=True))
+    added = [Added(files[n], (head.snapshot.sequence_number or 0) + 1) for n in range(len(new))]
+    prepared = write(fresh(table), "main", head, Replacement(added=added), {}, 0)
+    assert publish(fresh(table), prepared, lambda: fresh(table))
+
+
+def test_only_a_file_with_two_vectors_is_left_alone(upgraded: Table) -> None:
+    """Java refuses such a table, and other readers choose different vectors."""
+    rewritten(upgraded)
+    (third,) = head_of(upgraded).data.keys() - head_of(upgraded).vectors.keys()
+    first, second = head_of(upgraded).data.keys() - {third}
+    give_vectors(upgraded, [(third, [7]), (third, [1, 3])], [1, 0])
+    result = compact(dataset_of(upgraded))
+    assert result.committed
+    assert not result.failures
+    head = head_of(upgraded)
+    assert third in head.data
+    assert not {first, second} & head.data.keys()
+    assert {path: len(vectors) for path, vectors in head.vectors.items()} == {third: 2}
+    (left,) = result.after.left_alone
+    assert (left.files, left.why[:34]) == (1, "have more than one deletion vector")
+    assert run(upgraded).outcome is RewriteOutcome.NOTHING_TO_DO
 
 
 def test_uncommitted_vectors_are_garbage(upgraded: Table, monkeypatch: pytest.MonkeyPatch) -> None:

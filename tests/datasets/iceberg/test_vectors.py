@@ -149,7 +149,6 @@ def test_java_duckdb_and_pyiceberg_apply_vectors_that_we_wrote(java: IcebergJava
     table.sql("DELETE FROM events WHERE id % 3 = 0 OR id BETWEEN 80000 AND 120000")
     expected = table.sql("SELECT count(*) AS rows, sum(id) AS total FROM events")
     rows = f"SELECT count(*) AS rows, sum(id) AS total FROM iceberg_scan('{table.metadata_file}')"
-    by_duckdb = duckdb_with_iceberg().execute(rows).fetchall()
     entries = sorted(table.vectors(), key=lambda entry: int(entry[18]))
     assert len({entry.file_path for entry in entries}) < len(entries) == 3
     path = Path(entries[0].file_path.removeprefix("file:"))
@@ -162,7 +161,7 @@ def test_java_duckdb_and_pyiceberg_apply_vectors_that_we_wrote(java: IcebergJava
     ours = write_vectors(PyArrowFileIO(), str(path), new)
     assert [one._data[17:20] for one in ours] == [entry._data[17:20] for entry in entries]
     assert table.sql("SELECT count(*) AS rows, sum(id) AS total FROM events") == expected
-    assert duckdb_with_iceberg().execute(rows).fetchall() == by_duckdb, "as with Java's file"
+    assert duckdb_with_iceberg().execute(rows).fetchall() == [tuple(expected[0].values())]
     by_pyiceberg = table.table.scan().to_arrow()
     assert [by_pyiceberg.num_rows, sum(by_pyiceberg["id"].to_pylist())] == list(expected[0].values())
 

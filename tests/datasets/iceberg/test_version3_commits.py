@@ -17,7 +17,6 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.table import Table
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.iceberg.compaction import support_checks
 from lithify.datasets.iceberg.compaction.task import SourceFile
 from lithify.datasets.iceberg.deletes.deleted_rows import DeletedRows
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, read_listing
@@ -37,11 +36,6 @@ from tests.datasets.iceberg.hadoop_lake import HadoopLake, hadoop_lake
 from tests.datasets.iceberg.running import a_clock, dataset_of
 from tests.datasets.iceberg.test_version3 import create, document, history, insert, local, make
 from tests.judge.iceberg_java import IcebergJava
-
-
-@pytest.fixture(autouse=True)
-def every_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support_checks, "MANIFESTS_VERSIONS", (1, 2, 3))
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lithify.datasets.iceberg.compaction import support_checks
 from lithify.datasets.iceberg.compaction.commit import COMPACTIONS_PROPERTY
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.format.publish import publish
@@ -33,11 +32,6 @@ from tests.datasets.iceberg.test_version3_commits import check_ids, goes_on, liv
 from tests.judge.iceberg_java import IcebergJava
 
 AT_ONCE = "'lithify.min-saved-files'='1', 'lithify.min-new-percent'='0', 'lithify.max-deleted-percent'='1'"
-
-
-@pytest.fixture(autouse=True)
-def every_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support_checks, "COMPACTED_VERSIONS", (1, 2, 3))
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,13 +36,15 @@ from pyiceberg.types import NestedField
 
 from lithify.base.backlog import Backlog
 from lithify.base.clock import Clock
-from lithify.base.concurrency import both
+from lithify.base.concurrency import all_of, both
 from lithify.base.errors import CorruptObject, Refused, Replaced, StoreError, StoreUnavailable
 from lithify.base.ids import Ids, Ulid
 from lithify.coordination.thresholds import ThresholdFiles
 from lithify.datasets.iceberg.compaction import validate
 from lithify.datasets.iceberg.compaction.commit import Committer, committed_ids
 from lithify.datasets.iceberg.compaction.execute import execute_rewrites
+from lithify.datasets.iceberg.compaction.moved_deletes import may_come
+from lithify.datasets.iceberg.compaction.row_map import path_of
 from lithify.datasets.iceberg.compaction.split import RANGE_BYTES
 from lithify.datasets.iceberg.compaction.state import draw_files, draw_refused, draw_state, written_file
 from lithify.datasets.iceberg.compaction.support_checks import branches_of, check_data, refused_parts
@@ -53,6 +56,7 @@ from lithify.datasets.iceberg.format.lineage import Lineage, former_roots
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
 from lithify.datasets.iceberg.format.manifest_scan import id_of
 from lithify.datasets.iceberg.format.ownership import OWN_FOLDER
+from lithify.datasets.iceberg.format.publish import discard
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.format.time_column import find_axis
 from lithify.datasets.iceberg.io.catalogs import TableUrl, load_table, store_of
@@ -85,6 +89,7 @@ from lithify.datasets.iceberg.model import (
     Output,
     TableState,
     WorkRange,
+    files_written,
 )
 from lithify.datasets.iceberg.plan import capacity_of, plan_table, priority, proposals_of, timeline_policy
 from lithify.datasets.iceberg.policy import TablePolicy, branch_of, left_out_of, parse_policy
@@ -107,6 +112,8 @@ if TYPE_CHECKING:
 
 MAX_COMMITS = 8
 """The maximum number of commits for all compactions that are planned together."""
+MAX_DELETERS = 8
+"""The number of row maps that are deleted concurrently."""
 _SUFFIX = ".json"
 
 
@@ -433,7 +440,18 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
                 tell_dropped(compaction.id, verdict.dropped)
         published = [(c.spec, verdicts[c.id].published) for c in compactions]
         self._remember_committed([(spec, files) for spec, files in published if files])
+        self._delete_maps([c for c in compactions if verdicts[c.id].refusal is None])
         return {compaction_id: verdict.refusal for compaction_id, verdict in verdicts.items()}
+
+    def _delete_maps(self, committed: Sequence[IcebergCompaction]) -> None:
+        """Delete the row maps of committed compactions."""
+        files = (file for compaction in committed for file in files_written(compaction))
+        paths = [path_of(file.path) for file in files if file.row_map is not None]
+        if paths:
+            io = self.load().io
+            # The rest is collected as garbage.
+            with suppress(StoreError):
+                all_of((partial(discard, io, [path]) for path in paths), MAX_DELETERS)
 
     def _note_alone(self, compaction: IcebergCompaction, published: Sequence[NewFile]) -> None:
         """From now on, plan parts that could not be rewritten together with others separately, so that each
@@ -637,6 +655,7 @@ class IcebergDataset(OwnLedgerDataset[TableState, ChunkSpec, WorkRange, Output])
             store_options=task_options(self._location, table.io.properties),
             state_url="" if self._state_location is None else self.store.url,
             state_options={} if self._state_location is None else self._state_location.task_options,
+            has_row_maps=may_come(table.metadata, listing),
         )
         files = draw_files(table, listing, spec.inputs, snapshot.policy, column, self._footers)
         work, owner = Work(terms, listing, files), compaction.worker

@@ -23,7 +23,7 @@ from lithify.planning.timeline.model import ChunkBucket, ChunkKey
 MAX_INPUTS = 1_000_000
 """The maximum number of inputs of a compaction. A document with more is damaged."""
 
-_MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
+_MAX_INT, _MAX_CRC, _MAX_LONG = (1 << 31) - 1, (1 << 32) - 1, (1 << 63) - 1
 
 
 OF_SEVERAL_LANES = 2
@@ -141,6 +141,7 @@ def _of_file(file: NewFile) -> Fields:
         "sort_order_id": file.sort_order_id,
         "split_offsets": list(file.split_offsets),
         "sources": None if file.sources is None else _of_positions(file.sources),
+        **({} if file.row_map is None else {"row_map": file.row_map}),
         **{name: {str(k): v for k, v in getattr(file, name).items()} for name in _COUNTS},
         **{name: {str(k): b64encode(v).decode() for k, v in getattr(file, name).items()} for name in _BOUNDS},
     }
@@ -157,6 +158,7 @@ def _file(fields: Fields) -> NewFile:
         sort_order_id=None if fields["sort_order_id"] is None else _id(fields["sort_order_id"]),
         split_offsets=tuple(map(_count, fields["split_offsets"])),
         sources=_positions(fields.get("sources")),
+        row_map=None if fields.get("row_map") is None else whole_number(fields["row_map"], most=_MAX_CRC),
         column_sizes=_counts(fields["column_sizes"]),
         value_counts=_counts(fields["value_counts"]),
         null_value_counts=_counts(fields["null_value_counts"]),

@@ -104,15 +104,20 @@ def undecoded(what: str, error: Exception, reason: str) -> LithifyError:
     for detail in [] if cause is None else cause.errors(include_url=False):
         version = detail.get("ctx", {}).get("tag", "") if detail["type"] == "union_tag_invalid" else ""
         if version.isdecimal() and int(version) > NEWEST_FORMAT:
-            return Unsupported(
-                f"{what}: format version {int(version)} is newer than this version of Lithify, which knows "
-                f"the versions up to {NEWEST_FORMAT}; upgrade Lithify"
-            )
+            return Unsupported(newer_format(what, int(version)))
         if (kind := _NEW_TYPE.search(detail["msg"])) is not None:
             return Unsupported(
                 f"{what}: a column has the type {kind.group(1)}, which this version of Lithify does not know"
             )
     return CorruptObject(what, reason)
+
+
+def newer_format(what: str, version: int) -> str:
+    """Return the message about a table of a format version that is not known."""
+    return (
+        f"{what}: format version {version} is newer than this version of Lithify, which knows the versions "
+        f"up to {NEWEST_FORMAT}; upgrade Lithify"
+    )
 
 
 @contextmanager

@@ -137,6 +137,8 @@ class NewFile:
     sources: tuple[int, ...] | None = None
     """Ascending positions, among the spec's inputs, of the files that the rows came from. `None`: possibly
     all."""
+    row_map: int | None = None
+    """The checksum of the file with the origin of each row; `None` without such a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from lithify.datasets.iceberg.format.summary import MovedTotals, moved_totals
 from lithify.datasets.iceberg.maintenance.expire import Outlook
 from lithify.datasets.iceberg.maintenance.garbage import GarbageReport
 from lithify.datasets.iceberg.maintenance.history_view import (
@@ -227,6 +228,15 @@ def show_status(found: Status) -> Shown:
         ),
     ]
     blocks += show_refused(found.snapshot)
+    source = found.snapshot.source
+    moved = MovedTotals() if source is None else moved_totals(source.metadata)
+    if moved.commits:
+        blocks.append(
+            Line(
+                f"{moved.rows:,} rows were deleted while compactions ran; {moved.commits:,} commit(s) moved "
+                f"these deletes and so kept {text.size(moved.kept_bytes)} of rewritten data."
+            )
+        )
     if kept is not None:
         blocks += show_history(kept, found.at_ms)
     if totals:
@@ -239,6 +249,7 @@ def show_status(found: Status) -> Shown:
         "table": facts,
         "refused": dict(found.snapshot.refused),
         "left_alone": left_json(found.snapshot),
+        "moved_deletes": asdict(moved),
         "history": None if kept is None else history_json(kept),
         "totals": {name: _total_json(total) for name, total in totals.items()},
     }

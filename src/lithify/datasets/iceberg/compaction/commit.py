@@ -15,10 +15,11 @@
    the manifests are kept and the outcome is reported as unknown: the next call finds out in step 2.
 
 The rows of the outputs are those of the inputs in the planned snapshot. So the following must hold between
-that snapshot and the head for every input: the file is still there, with the same row ids, exactly the same
-position deletes apply to it, and the same equality deletes up to the planned snapshot's sequence number. This
-covers all changes in between, in any order, whether or not intermediate snapshots have expired; only the
-planned one is needed.
+that snapshot and the head for every input: the file is still there, with the same row ids, every row that
+was deleted by position still is, and the same equality deletes apply up to the planned snapshot's sequence
+number. Rows that were deleted by position meanwhile are deleted in the outputs (`moved_deletes`), in the same
+snapshot. This covers all changes in between, in any order, whether or not intermediate snapshots have
+expired; only the planned one is needed.
 Outputs have that sequence number and stay in the partition of their inputs. So the equality deletes that were
 already applied do not apply to the outputs, where they would delete rows that were added in between. Later
 ones do apply to the outputs and need no conflict.
@@ -33,21 +34,28 @@ from dataclasses import dataclass
 from functools import partial
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from lithify.base.clock import Clock
 from lithify.base.concurrency import both
-from lithify.base.errors import StoreUnavailable, VersionConflict
+from lithify.base.defects import contained
+from lithify.base.errors import LithifyError, StoreUnavailable, VersionConflict
 from lithify.base.ids import Ulid
 from lithify.datasets.iceberg.compaction.conflict_groups import Component, components
+from lithify.datasets.iceberg.compaction.moved_deletes import (
+    DeletesSincePlan,
+    MovedDeletes,
+    Rows,
+    Unmovable,
+    write_moved,
+)
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.live_rows import LiveRows, RowCount
 from lithify.datasets.iceberg.format.floats import float_columns, without_uncounted
 from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list_snapshot, read_listing
-from lithify.datasets.iceberg.format.manifests import ContentKey, first_row_id, key_of
+from lithify.datasets.iceberg.format.manifests import ContentKey, first_row_id
 from lithify.datasets.iceberg.format.partitions import place_of
 from lithify.datasets.iceberg.format.publish import MAX_TRIES, Uncommitted, discard, publish, tries
 from lithify.datasets.iceberg.format.replace import (
@@ -57,6 +65,7 @@ from lithify.datasets.iceberg.format.replace import (
     obsolete_deletes,
     write,
 )
+from lithify.datasets.iceberg.format.summary import KEPT_BYTES, MOVED_ROWS
 from lithify.datasets.iceberg.io.catalogs import load_table
 from lithify.datasets.iceberg.model import ChunkSpec, IcebergCompaction, Lane, NewFile, files_written
 
@@ -120,10 +129,16 @@ class Committer:
             if not batch.accepted:
                 return batch.verdicts
             summary = {COMPACTIONS_PROPERTY: ",".join(batch.accepted)}
-            uncommitted = Uncommitted.from_now(self._clock)
+            uncommitted, deletes = Uncommitted.from_now(self._clock), list[str]()
+            if batch.moved:
+                summary[MOVED_ROWS] = str(sum(len(moved.rows) for moved in batch.moved))
+                summary[KEPT_BYTES] = str(batch.kept_bytes)
+                files = write_moved(table, batch.moved, deletes)
+                batch.replacement.added += [Added(file, None) for file in files]
             prepared = write(table, branch, head, batch.replacement, summary, self._dated_ms())
+            written = (*prepared.written, *deletes)
             if uncommitted.is_too_late(self._clock):
-                discard(table.io, prepared.written)
+                discard(table.io, written)
                 continue
             try:
                 is_published = publish(table, prepared, lambda: load_table(self._catalog, self._identifier))
@@ -133,7 +148,7 @@ class Committer:
             if is_published:
                 return batch.verdicts
             away = None
-            discard(table.io, prepared.written)
+            discard(table.io, written)
         if away is not None:
             raise away
         raise VersionConflict(
@@ -152,7 +167,7 @@ class Committer:
     def _judge(
         self, table: Table, head: Listing, compactions: Sequence[IcebergCompaction], count: LiveRows
     ) -> _Batch:
-        batch = _Batch({}, [], Replacement())
+        batch = _Batch({}, [], Replacement(), [])
         done = committed_ids(table, head.snapshot)
         for compaction in compactions:
             there = tuple(file for file in files_written(compaction) if head.has_data(file.path))
@@ -181,21 +196,46 @@ class Committer:
                 refusals |= dict.fromkeys(part.inputs, reason)
         clean = [part for part in parts if refusals.keys().isdisjoint(part.inputs)]
         rows = count.of(table.io, base, [path for part in clean for path in part.inputs])
-        accepted = []
+        since = DeletesSincePlan(table, base, head, spec.inputs)
+        accepted: list[tuple[Component, Mapping[str, Rows]]] = []
         for part in clean:
-            miscounted = _miscounted(part, rows)
-            if miscounted is None:
-                accepted.append(part)
+            try:
+                with contained(f"moving deletes of {part.inputs[0]}"):
+                    moved = self._checked(table, base, head, part, rows, since, count)
+            except StoreUnavailable:
+                raise
+            except LithifyError as error:
+                refusals |= dict.fromkeys(part.inputs, str(error))
             else:
-                refusals |= dict.fromkeys(part.inputs, miscounted)
+                accepted.append((part, moved))
         reason = next(iter(refusals.values()), None)
         if not accepted:
             return CommitVerdict(reason or "it has no inputs")
         batch.include(head, compaction, accepted, planned.sequence_number or 0)
-        published = tuple(output for part in accepted for output in part.outputs)
-        left = len(spec.inputs) - sum(len(part.inputs) for part in accepted)
+        published = tuple(output for part, _ in accepted for output in part.outputs)
+        left = len(spec.inputs) - sum(len(part.inputs) for part, _ in accepted)
         dropped = f"{left} of its {len(spec.inputs)} inputs are not replaced: {reason}" if left else None
         return CommitVerdict(None, published, dropped)
+
+    def _checked(
+        self,
+        table: Table,
+        base: Listing,
+        head: Listing,
+        part: Component,
+        rows: Mapping[str, RowCount],
+        since: DeletesSincePlan,
+        count: LiveRows,
+    ) -> Mapping[str, Rows]:
+        """Return the rows of a component's outputs that were deleted since the plan, by output. `rows` are
+        the counts of the planned snapshot. Raise a `LithifyError` when it must not be published."""
+        _check_count(part, rows)
+        moved = since.of(part)
+        if moved:
+            until = base.snapshot.sequence_number or 0
+            now = count.of(table.io, head, part.inputs, until)
+            _check_count(part, now, sum(map(len, moved.values())))
+        return moved
 
 
 @dataclass(slots=True)
@@ -204,24 +244,31 @@ class _Batch:
     accepted: list[Ulid]
     """Compactions that are at least partly published."""
     replacement: Replacement
+    moved: list[MovedDeletes]
+    kept_bytes: int = 0
+    """The bytes of the outputs that are published although rows of their inputs were deleted."""
 
     def include(
         self,
         head: Listing,
         compaction: IcebergCompaction,
-        parts: Sequence[Component],
+        parts: Sequence[tuple[Component, Mapping[str, Rows]]],
         sequence_number: int,
     ) -> None:
-        """Replace the inputs of these components by their outputs."""
+        """Replace the inputs of these components by their outputs, with the deleted rows of each output."""
         self.accepted.append(compaction.id)
         floats = float_columns(head.metadata.schema())
-        for part in parts:
+        for part, moved in parts:
+            self.kept_bytes += sum(output.size_bytes for output in part.outputs) if moved else 0
             for path in part.inputs:
                 self.replacement.removed[path] = head.data[path]
             first = head.data[part.inputs[0]].data_file
             for output in part.outputs:
                 file = data_file_of(without_uncounted(output, floats), first.spec_id, first.partition)
                 self.replacement.added.append(Added(file, sequence_number))
+                if output.path in moved:
+                    rows = moved[output.path]
+                    self.moved.append(MovedDeletes(output.path, rows, first.spec_id, first.partition))
 
 
 def _mixed(base: Listing, part: Component) -> str | None:
@@ -270,8 +317,6 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
         return f"{path} was removed or rewritten by another process"
     if first_row_id(planned.data_file) != first_row_id(current.data_file):
         return f"the rows of {path} were given ids meanwhile, which the outputs do not have"
-    if _keys(base.deletes_of(planned)) != _keys(head.deletes_of(current)):
-        return f"rows of {path} were deleted meanwhile"
     applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0
     if _named(applied) != _named(head.equality_deletes.of(current, until)):
         return f"equality deletes as old as the planned snapshot were added to those of {path}, or removed"
@@ -283,17 +328,17 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
     return None
 
 
-def _miscounted(part: Component, rows: Mapping[str, RowCount]) -> str | None:
-    """Return why the row counts are wrong: outputs must have as many rows as inputs minus deleted rows. This
-    is the last check against defects."""
+def _check_count(part: Component, rows: Mapping[str, RowCount], moved: int = 0) -> None:
+    """Raise `Unmovable` if the row counts are wrong: outputs, without `moved` deleted rows, must have as
+    many rows as inputs minus deleted rows. This is the last check against defects."""
     expected = sum((rows[path] for path in part.inputs), RowCount())
-    written = sum(output.rows for output in part.outputs)
-    if expected.allows(written):
-        return None
-    return (
-        f"the outputs have {written} rows, but the inputs had {expected}, so the inputs are kept; the "
-        "bounds of an input's time column, its record count, or the statistics of a delete file may be wrong"
-    )
+    written = sum(output.rows for output in part.outputs) - moved
+    if not expected.allows(written):
+        raise Unmovable(
+            f"the outputs have {written} rows, but the inputs had {expected}, so the inputs are kept; the "
+            "bounds of an input's time column, its record count, or the statistics of a delete file may be "
+            "wrong"
+        )
 
 
 def committed_ids(table: Table, head: Snapshot) -> set[str]:
@@ -303,10 +348,6 @@ def committed_ids(table: Table, head: Snapshot) -> set[str]:
         summary: Mapping[str, str] = snapshot.summary.additional_properties if snapshot.summary else {}
         found |= set(filter(None, summary.get(COMPACTIONS_PROPERTY, "").split(",")))
     return found
-
-
-def _keys(files: set[DataFile]) -> set[ContentKey]:
-    return {key_of(file) for file in files}
 
 
 def _named(deletes: Iterable[EqualityDelete]) -> set[tuple[str, int]]:

@@ -28,6 +28,7 @@ from lithify.base.ids import Ids, RandomIds
 from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import reported
 from lithify.datasets.iceberg.compaction.reader import RangeReader
+from lithify.datasets.iceberg.compaction.row_map import without_origins
 from lithify.datasets.iceberg.compaction.spill import Pieces
 from lithify.datasets.iceberg.compaction.task import RewriteBatch, RewriteTask, TaskResult
 from lithify.datasets.iceberg.compaction.writer import DataWriter, RollingWriter
@@ -165,7 +166,7 @@ def _write_piece(
             if part_rows * input_bytes_per_row < _SURELY_ONE * bytes_of_one:
                 bytes_per_row = input_bytes_per_row
             else:
-                bytes_per_row = writer.stored_bytes_per_row(table)
+                bytes_per_row = writer.stored_bytes_per_row(without_origins(table)[0])
             rows_per_file = even_rows(part_rows, bytes_per_row, target_bytes)
             rolling = RollingWriter(writer, rows_per_file, bytes_per_row, order.order_id)
         rolling.write(table)

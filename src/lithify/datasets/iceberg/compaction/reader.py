@@ -10,7 +10,7 @@
 
 Row groups without a row of the range are skipped if their statistics show it. Columns keep their field ids,
 so that outputs have them. Repeating texts stay dictionaries, as in the files. In format version 3, rows keep
-their identity (`row_ids`).
+their identity (`row_ids`). If outputs get row maps, each row has its origin in one more column (`row_map`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from lithify.datasets.iceberg.compaction.parquet_source import (
     rows_in_range,
     with_small_offsets,
 )
+from lithify.datasets.iceberg.compaction.row_map import with_origins
 from lithify.datasets.iceberg.compaction.task import RewriteTask, SourceFile
 from lithify.datasets.iceberg.deletes.deleted_rows import DeletedPositions, DeletedRows
 from lithify.datasets.iceberg.deletes.equality_keys import DeletedKeys
@@ -137,13 +138,16 @@ class RangeReader:
         start: int,
         keep: npt.NDArray[np.bool_] | None = None,
     ) -> pa.RecordBatch:
-        """Return rows with their identity. They are at `start` in their file, and only those of `keep`."""
-        if not self._has_row_ids:
+        """Return rows with their identity and origin, if outputs have these. They are at `start` in their
+        file, and only those of `keep`."""
+        if not self._has_row_ids and not self._task.has_row_maps:
             return rows
-        count = rows.num_rows if keep is None else len(keep)
-        positions = np.arange(start, start + count)
-        row_ids = RowIds(source.first_row_id, source.number)
-        return row_ids.fill(rows, positions if keep is None else positions[keep])
+        positions = np.arange(start, start + (rows.num_rows if keep is None else len(keep)))
+        if keep is not None:
+            positions = positions[keep]
+        if self._has_row_ids:
+            rows = RowIds(source.first_row_id, source.number).fill(rows, positions)
+        return with_origins(rows, source.position, positions) if self._task.has_row_maps else rows
 
     def _may_have_deleted(self, source: SourceFile) -> bool:
         """Return whether an equality delete file applies to a source."""

@@ -7,7 +7,7 @@ Single files that cannot be rewritten are skipped, with a note, and the others a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.manifest import DataFile, FileFormat
@@ -17,6 +17,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from lithify.base.errors import CorruptObject, Refused, Unsupported
 from lithify.datasets.iceberg.deletes.position_deletes import READABLE
 from lithify.datasets.iceberg.deletes.vectors import MAX_VECTOR_BYTES
+from lithify.datasets.iceberg.errors import NEWEST_FORMAT, newer_format
 from lithify.datasets.iceberg.format.bloom_filters import without_filters
 from lithify.datasets.iceberg.format.columns import why_opaque
 from lithify.datasets.iceberg.format.manifest_list import next_row_id
@@ -31,21 +32,11 @@ from lithify.datasets.maintenance import ORPHANS
 MAX_FIELD_ID = (1 << 31) - 201
 """The highest field id that is not reserved (Iceberg format: reserved field ids)."""
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
-COMPACTED_VERSIONS: tuple[int, ...] = (1, 2)
-"""The format versions of tables whose data can be compacted."""
-MANIFESTS_VERSIONS: tuple[int, ...] = (1, 2)
-"""The format versions of tables whose manifests can be rewritten."""
-DELETES_VERSIONS: tuple[int, ...] = (1, 2)
-"""The format versions of tables whose delete files can be rewritten."""
 
 
 def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
     """Return the branch to compact. Raise `Refused` when the table's data cannot be compacted."""
-    if metadata.format_version not in COMPACTED_VERSIONS:
-        raise Unsupported(
-            f"{url}: Lithify cannot write format version {metadata.format_version}, and a rewrite would "
-            "lose the identity of the rows; only versions 1 and 2 are supported"
-        )
+    _check_version(metadata, url)
     if _is_encrypted(metadata):
         raise Unsupported(f"{url}: the table is encrypted, and outputs would not be; this is not supported")
     written = properties_of(metadata).get("write.format.default", "parquet")
@@ -66,31 +57,7 @@ def check_data(metadata: TableMetadata, branch: str | None, url: str) -> str:
 
 def check_manifests(metadata: TableMetadata, branch: str | None, url: str) -> str:
     """Return the branch whose manifests are rewritten. Raise `Refused` when the table's cannot be."""
-    if metadata.format_version not in MANIFESTS_VERSIONS:
-        raise Unsupported(
-            f"{url}: the manifests of format version {metadata.format_version} have row ids that depend on "
-            "the order of their entries, which Lithify cannot write yet; only versions 1 and 2 are rewritten"
-        )
-    return _check_rewritable(metadata, branch, url)
-
-
-def check_deletes(metadata: TableMetadata, branch: str | None, url: str) -> str:
-    """Return the branch whose delete files are rewritten. Raise `Refused` when the table's cannot be."""
-    if metadata.format_version not in DELETES_VERSIONS:
-        raise Unsupported(
-            f"{url}: format version {metadata.format_version} has deletion vectors, which Lithify cannot "
-            "write; only versions 1 and 2 are rewritten"
-        )
-    branch = _check_rewritable(metadata, branch, url)
-    check_delete_options(metadata, url)
-    return branch
-
-
-def _is_encrypted(metadata: TableMetadata) -> bool:
-    return any(key.startswith("encryption.") for key in properties_of(metadata))
-
-
-def _check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    _check_version(metadata, url)
     if _is_encrypted(metadata):
         raise Unsupported(
             f"{url}: the table is encrypted, and rewritten metadata and delete files would not be; this is "
@@ -101,20 +68,31 @@ def _check_rewritable(metadata: TableMetadata, branch: str | None, url: str) -> 
     return _branch(metadata, branch, url)
 
 
+def check_deletes(metadata: TableMetadata, branch: str | None, url: str) -> str:
+    """Return the branch whose delete files are rewritten. Raise `Refused` when the table's cannot be."""
+    branch = check_manifests(metadata, branch, url)
+    check_delete_options(metadata, url)
+    return branch
+
+
+def _is_encrypted(metadata: TableMetadata) -> bool:
+    return any(key.startswith("encryption.") for key in properties_of(metadata))
+
+
 def check_deletable(metadata: TableMetadata, url: str) -> None:
     """Raise `Refused` when it is not certain which files the table's snapshots need."""
-    version = metadata.format_version
-    if version not in (1, 2, 3):
-        raise Unsupported(
-            f"{url}: format version {version} is newer than this version of Lithify, which does not know for "
-            "certain which files such a table needs, so it expires and removes nothing; versions 1, 2 and 3 "
-            "are supported"
-        )
-    if version > 2 and _is_encrypted(metadata):
+    _check_version(metadata, url)
+    if metadata.format_version > 2 and _is_encrypted(metadata):
         raise Unsupported(
             f"{url}: the table is encrypted, so it cannot be known which files it needs, and nothing is "
             "expired or removed; this is not supported"
         )
+
+
+def _check_version(metadata: TableMetadata, url: str) -> None:
+    """Raise `Unsupported` for a version that PyIceberg reads and Lithify does not know."""
+    if metadata.format_version > NEWEST_FORMAT:
+        raise Unsupported(newer_format(url, metadata.format_version))
 
 
 def refused_parts(
@@ -224,7 +202,7 @@ class Refusals:
         self._opaque = why_opaque(schema)
 
     def why_left_alone(
-        self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Iterable[DataFile]
+        self, data_file: DataFile, unfit_deletes: str | None, position_deletes: Collection[DataFile]
     ) -> str | None:
         """Return why a file cannot be rewritten; `None` when it can, provided its times are known.
         `unfit_deletes` is the reason why its equality deletes cannot be applied here; `position_deletes` are
@@ -239,6 +217,8 @@ class Refusals:
             return self._opaque
         if unfit_deletes is not None:
             return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
+        if sum(map(is_vector, position_deletes)) > 1:
+            return "have more than one deletion vector, of which readers choose different ones"
         for delete in position_deletes:
             if not self._reach.allows(delete.file_path):
                 return (

@@ -73,6 +73,8 @@ class RewriteTask:
     """Field ids of text columns that are processed as dictionaries."""
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
     """The size of rows held in memory before they are written to the local disk, in Arrow's format."""
+    has_row_maps: bool = False
+    """Whether outputs get row maps, since inputs' rows may be deleted before the commit."""
 
     @property
     def has_row_ids(self) -> bool:

@@ -58,6 +58,7 @@ class Terms:
     store_options: Mapping[str, str]
     state_url: str = ""
     state_options: Mapping[str, str] = field(default_factory=dict)
+    has_row_maps: bool = False
 
 
 class Work:
@@ -170,6 +171,7 @@ class Work:
             buffer_bytes=terms.buffer_bytes,
             equality_deletes=self._sources.equality_deletes(sources),
             repeating=self._repeating_of(one.part, part),
+            has_row_maps=terms.has_row_maps,
         )
 
     def _repeating_of(self, number: int, part: SpecPart) -> tuple[int, ...]:

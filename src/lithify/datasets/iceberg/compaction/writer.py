@@ -25,6 +25,7 @@ from pyiceberg.typedef import Record
 
 from lithify.base import concurrency
 from lithify.datasets.iceberg.compaction.encoding import without_dictionary
+from lithify.datasets.iceberg.compaction.row_map import RowMapWriter, checksum, path_of, without_origins
 from lithify.datasets.iceberg.compaction.task import RewriteTask
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.bloom_filters import bloom_filters
@@ -151,6 +152,7 @@ class DataWriter:
         """The sources of the rows that are being written, recorded in files that are finished now."""
         self.finished: list[NewFile] = []
         self._started: list[str] = []
+        self._maps: list[str] = []
         self._uploads: deque[tuple[int, Callable[[], None]]] = deque()
         """Uploads in progress: the size of each file, and a function that waits for its end."""
         self._beside: set[OpenFile] = set()
@@ -189,15 +191,18 @@ class DataWriter:
             self._dictionaries = [path for path in self._leaves if path not in plain]
         return self._dictionaries
 
-    def finish(self, file: OpenFile, order_id: int) -> None:
+    def finish(self, file: OpenFile, order_id: int, row_map: bytes | None = None) -> None:
         """End a file and collect its statistics. A file in a store exists only after `finish_uploads`."""
         output = file.output
         with translated(f"writing {output.location}"):
             footer, size_bytes = file.end()
+        if row_map is not None:
+            self._maps.append(path_of(output.location))
+        close = partial(self._close, file, row_map)
         if isinstance(output, StoredFile):
-            self._upload_beside(file, size_bytes)
+            self._upload_beside(file, size_bytes + len(row_map or b""), close)
         else:
-            self._close(file)
+            close()
             self.written_bytes += size_bytes
         columns = column_statistics(footer, self._schema, self._modes, file.measured)
         self.finished.append(
@@ -214,20 +219,25 @@ class DataWriter:
                 upper_bounds=columns.upper_bounds,
                 split_offsets=split_offsets(footer),
                 sources=self.sources,
+                row_map=None if row_map is None else checksum(row_map),
             )
         )
 
-    def _close(self, file: OpenFile) -> None:
+    def _close(self, file: OpenFile, row_map: bytes | None) -> None:
+        if row_map is not None:
+            path = path_of(file.output.location)
+            with translated(f"writing {path}"), self._io.new_output(path).create(overwrite=True) as stream:
+                stream.write(row_map)
         file.close()
         self._open.discard(file)
 
-    def _upload_beside(self, file: OpenFile, size_bytes: int) -> None:
+    def _upload_beside(self, file: OpenFile, size_bytes: int, close: Callable[[], None]) -> None:
         while self._uploads and (
             len(self._uploads) == MAX_UPLOADS or self._uploading_bytes + size_bytes > MAX_UPLOAD_BYTES
         ):
             self._finish_upload()
         self._beside.add(file)
-        finish = concurrency.background.start(partial(self._close, file))
+        finish = concurrency.background.start(close)
         self._uploads.append((size_bytes, finish))
         self._uploading_bytes += size_bytes
 
@@ -255,7 +265,7 @@ class DataWriter:
             self._open -= self._beside
         for file in self._open:
             file.abandon(error)
-        for path in self._started:
+        for path in (*self._started, *self._maps):
             with translated(f"deleting {path}"):
                 try:
                     self._io.delete(path)
@@ -292,19 +302,25 @@ class RollingWriter:
         self._rows_per_file = rows_per_file
         self._order_id = order_id
         self._open: OpenFile | None = None
+        self._map: RowMapWriter | None = None
         self._rows = 0
         options = files.options
         self._groups = RowGroups(options.row_group_bytes, options.row_group_rows, stored_bytes_per_row)
 
     def write(self, table: pa.Table) -> None:
-        """Append rows."""
+        """Append rows, perhaps with their origins."""
+        table, origins = without_origins(table)
         while table.num_rows:
             rows = self._groups.rows(table, self._rows_per_file - self._rows)
             part, table = table.slice(0, rows), table.slice(rows)
             if self._open is None:
                 self._open = self._files.open(part)
+                self._map = None if origins is None else RowMapWriter()
             with translated(f"writing {self._open.output.location}"):
                 self._groups.add(part, self._open.write(part))
+            if origins is not None and self._map is not None:
+                self._map.add(origins.slice(0, rows))
+                origins = origins.slice(rows)
             self._rows += rows
             if self._rows == self._rows_per_file:
                 self.close()
@@ -312,5 +328,6 @@ class RollingWriter:
     def close(self) -> None:
         """End the file in progress, if any."""
         if self._open is not None:
-            self._files.finish(self._open, self._order_id)
-            self._open, self._rows = None, 0
+            row_map = None if self._map is None else self._map.finish()
+            self._files.finish(self._open, self._order_id, row_map)
+            self._open, self._map, self._rows = None, None, 0

@@ -72,20 +72,24 @@ class LiveRows:
     """Row counts, each computed once, since neither snapshots nor files change."""
 
     def __init__(self, max_joined_rows: int = MAX_JOINED_ROWS) -> None:
-        self._known: dict[tuple[int, str], RowCount] = {}
+        self._known: dict[tuple[int, int | None, str], RowCount] = {}
         self._may_join = max_joined_rows
 
-    def of(self, io: FileIO, listing: Listing, paths: Iterable[str]) -> dict[str, RowCount]:
+    def of(
+        self, io: FileIO, listing: Listing, paths: Iterable[str], until: int | None = None
+    ) -> dict[str, RowCount]:
         """Return how many rows of each data file no delete of the listing hides, in every place where the
-        listing contains the file."""
+        listing contains the file. With `until`, equality deletes of a higher sequence number do not count."""
         snapshot_id = listing.snapshot.snapshot_id
         wanted = set(paths)
-        missing = {path for path in wanted if (snapshot_id, path) not in self._known}
-        for path, rows in self._counted(io, listing, missing).items():
-            self._known[snapshot_id, path] = rows
-        return {path: self._known[snapshot_id, path] for path in wanted}
+        missing = {path for path in wanted if (snapshot_id, until, path) not in self._known}
+        for path, rows in self._counted(io, listing, missing, until).items():
+            self._known[snapshot_id, until, path] = rows
+        return {path: self._known[snapshot_id, until, path] for path in wanted}
 
-    def _counted(self, io: FileIO, listing: Listing, wanted: set[str]) -> dict[str, RowCount]:
+    def _counted(
+        self, io: FileIO, listing: Listing, wanted: set[str], until: int | None
+    ) -> dict[str, RowCount]:
         entries = [e for e in listing.findable(DataFileContent.DATA) if e.data_file.file_path in wanted]
         entries.sort(key=lambda entry: entry.data_file.record_count)
         applied = [(entry, listing.deletes_of(entry)) for entry in entries]
@@ -100,7 +104,7 @@ class LiveRows:
         rows = dict.fromkeys(wanted, RowCount())
         for entry, deletes in applied:
             file, vector = entry.data_file, _vector_of(deletes)
-            equality = listing.equality_deletes.of(entry)
+            equality = listing.equality_deletes.of(entry, until)
             hidden: DeletedPositions
             if vector is not None:
                 hidden, hidden_rows = _OnDemand(io, vector, file), vector.record_count

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -220,16 +220,13 @@ class Listing:
         return index
 
     @cached_property
-    def vectors(self) -> dict[str, ManifestEntry]:
-        """The deletion vectors, by the path of their data file."""
-        found: dict[str, ManifestEntry] = {}
+    def vectors(self) -> Mapping[str, Sequence[ManifestEntry]]:
+        """The deletion vectors, by the path of their data file, which may have only one."""
+        found: dict[str, list[ManifestEntry]] = {}
         for entry in self.entries(DataFileContent.POSITION_DELETES):
             path = referenced_data_file(entry.data_file) if is_vector(entry.data_file) else None
-            if path is None:
-                continue
-            if path in found:
-                raise CorruptObject(path, "has more than one deletion vector")
-            found[path] = entry
+            if path is not None:
+                found.setdefault(path, []).append(entry)
         return found
 
     @cached_property
@@ -237,16 +234,16 @@ class Listing:
         deletes = self.entries(DataFileContent.EQUALITY_DELETES)
         return EqualityDeletes(self.metadata, deletes, lambda: self.entries(DataFileContent.DATA))
 
-    def deletes_of(self, entry: ManifestEntry) -> set[DataFile]:
+    def deletes_of(self, entry: ManifestEntry) -> Collection[DataFile]:
         """Return the position delete files that apply to a data file, or its deletion vector, with which
-        readers ignore them."""
-        vector = self.vectors.get(entry.data_file.file_path)
-        if vector is not None and (vector.sequence_number or 0) >= (entry.sequence_number or 0):
-            return {vector.data_file}
+        readers ignore them. Several vectors are returned only if it has several."""
+        # PyIceberg calls files equal that have the same path, and so all vectors of a Puffin file.
+        number, vectors = entry.sequence_number or 0, self.vectors.get(entry.data_file.file_path, ())
+        applied = tuple(v.data_file for v in vectors if (v.sequence_number or 0) >= number)
+        if applied:
+            return applied
         with self._lock:
-            return self.position_deletes.for_data_file(
-                entry.sequence_number or 0, entry.data_file, _partition(entry.data_file)
-            )
+            return self.position_deletes.for_data_file(number, entry.data_file, _partition(entry.data_file))
 
     @cached_property
     def delete_file_count(self) -> int:

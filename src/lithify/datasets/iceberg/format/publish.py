@@ -6,7 +6,8 @@
 3. If the catalog's response is lost or a conflict, reload the table. The snapshot was committed if the table
    has it, or if the head names one of its manifests: another writer may have built on it and expired it.
 4. A commit to another branch takes the sequence number and the row ids, and leaves the head. A catalog that
-   checks this in this process raises `ValueError`, treated as a conflict.
+   checks this in this process raises `ValueError`, and Java's REST catalog responds 400 (bad request). If the
+   number was taken, both are treated as a conflict.
 5. After a conflict, the caller reloads the table and tries again, after a pause (`tries`).
 6. Until the commit, no snapshot or ledger names new manifests. So the collector keeps those younger than
    `MIN_MANIFEST_AGE_MS`, and a commit is given up after half of that time (`Uncommitted`).
@@ -18,6 +19,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from pyiceberg.exceptions import BadRequestError
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
@@ -153,21 +155,20 @@ def publish(table: Table, prepared: PreparedSnapshot, load: Callable[[], Table])
         commit_to(table, prepared.updates, prepared.requirements, f"committing to {'.'.join(table.name())}")
     except VersionConflict:
         return _has_landed(prepared, load())
-    except ValueError:
-        now = load()
-        if _has_landed(prepared, now):
-            return True
-        if now.metadata.next_sequence_number() <= prepared.sequence_number:
-            raise
-        return False
-    except StoreError as error:
+    except (ValueError, StoreError) as error:
         try:
-            landed = _has_landed(prepared, load())
+            now = load()
+            landed = _has_landed(prepared, now)
         except StoreError as lookup_error:
+            if isinstance(error, ValueError):
+                raise
             error.add_note(f"and it is unknown whether it took effect: {lookup_error}")
             raise error from None
-        if not landed:
+        is_refused = isinstance(error, ValueError) or isinstance(error.__cause__, BadRequestError)
+        is_taken = now.metadata.next_sequence_number() > prepared.sequence_number
+        if not landed and not (is_refused and is_taken):
             raise
+        return landed
     return True
 
 

@@ -59,7 +59,8 @@ MAX_WRITERS = 8
 @dataclass(frozen=True, slots=True)
 class Added:
     file: DataFile
-    sequence_number: int
+    sequence_number: int | None
+    """`None` for delete files that get the sequence number of the commit."""
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ def obsolete_deletes(listing: Listing, replacement: Replacement) -> dict[Content
             yield file, entry.sequence_number or 0
 
     oldest_kept = _Oldest(kept())
-    oldest = oldest_kept.and_also((added.file, added.sequence_number) for added in replacement.added)
+    oldest = oldest_kept.and_also((added.file, added.sequence_number or 0) for added in replacement.added)
     specs = listing.metadata.specs()
     obsolete: dict[ContentKey, ManifestEntry] = {}
     for entry in deletes:

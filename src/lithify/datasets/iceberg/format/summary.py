@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import TableProperties
@@ -26,6 +27,11 @@ from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector
 from lithify.datasets.iceberg.format.partitions import Place, partition_path, place_of
 from lithify.datasets.iceberg.format.table_properties import properties_of
 
+MOVED_ROWS = "lithify.moved-deletes"
+"""The property with the number of rows that were deleted while compactions ran, and are deleted in their
+outputs (`moved_deletes`)."""
+KEPT_BYTES = "lithify.kept-bytes"
+"""The property with the bytes of those outputs, which would else have been lost."""
 _MAX_DIGITS = 19
 """Digits of the largest number of 64 bits."""
 
@@ -59,6 +65,29 @@ class SnapshotCounts(UpdateMetrics):
     def to_dict(self) -> dict[str, str]:
         vectors = {"added-dvs": self.added_vectors, "removed-dvs": self.removed_vectors}
         return super().to_dict() | {name: str(count) for name, count in vectors.items() if count}
+
+
+@dataclass(frozen=True, slots=True)
+class MovedTotals:
+    """The compactions that were kept by moving deletes, as far as a table's history goes."""
+
+    commits: int = 0
+    rows: int = 0
+    kept_bytes: int = 0
+
+
+def moved_totals(metadata: TableMetadata) -> MovedTotals:
+    """Return the totals of a table's snapshots."""
+    summaries = [s.summary.additional_properties for s in metadata.snapshots if s.summary is not None]
+    moved = [summary for summary in summaries if MOVED_ROWS in summary]
+    rows, kept = (
+        sum(_number(summary.get(name, "")) for summary in moved) for name in (MOVED_ROWS, KEPT_BYTES)
+    )
+    return MovedTotals(len(moved), rows, kept)
+
+
+def _number(value: str) -> int:
+    return int(value) if value.isdecimal() and len(value) <= _MAX_DIGITS else 0
 
 
 def replace_summary(

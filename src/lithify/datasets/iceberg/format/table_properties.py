@@ -40,6 +40,7 @@ USED = frozenset(
         "parquet.enable.dictionary",
         "schema.name-mapping.default",
         "write.delete.granularity",
+        "write.delete.mode",
         "write.delete.parquet.compression-codec",
         "write.delete.parquet.compression-level",
         "write.delete.parquet.dict-size-bytes",
@@ -47,6 +48,7 @@ USED = frozenset(
         "write.delete.parquet.page-size-bytes",
         "write.delete.parquet.row-group-size-bytes",
         "write.format.default",
+        "write.merge.mode",
         "write.metadata.compression-codec",
         "write.metadata.delete-after-commit.enabled",
         "write.metadata.metrics.default",
@@ -64,6 +66,7 @@ USED = frozenset(
         "write.parquet.row-group-size-bytes",
         "write.summary.partition-limit",
         "write.target-file-size-bytes",
+        "write.update.mode",
     )
 )
 USED_PREFIXES = (

@@ -111,8 +111,8 @@ def _vectors(io: FileIO, plan: VectorPlan) -> Iterator[NewVector]:
 def _mostly_dead(listing: Listing) -> set[ContentKey]:
     """Return the live vectors in Puffin files that are mostly dead."""
     files: defaultdict[str, list[DataFile]] = defaultdict(list)
-    for data_path, entry in listing.vectors.items():
-        if data_path in listing.data:
+    for data_path, entries in listing.vectors.items():
+        for entry in entries if data_path in listing.data else ():
             files[entry.data_file.file_path].append(entry.data_file)
     return {
         key_of(vector)
@@ -142,6 +142,8 @@ def _can_rewrite(
     listing: Listing, entry: ManifestEntry, deletes: tuple[DataFile, ...], busy: Set[str]
 ) -> bool:
     path = entry.data_file.file_path
+    if len(deletes) > 1 and any(map(is_vector, deletes)):
+        return False
     if path in busy or path not in listing.data or entry.data_file.key_metadata is not None:
         return False
     return all(
