@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from lithify.config.durations import Duration, at_least
 from lithify.config.sections import (
@@ -16,6 +16,7 @@ from lithify.config.sections import (
     PositiveSize,
     Section,
     Texts,
+    no_truth,
 )
 from lithify.config.sizes import Bytes
 
@@ -98,6 +99,9 @@ class SlatedbSettings(OwnSection):
         "checkpoint_lifetime",
         "max_sst_size",
         "min_filter_keys",
+        "filter_policies",
+        "filter_bits_per_key",
+        "filter_prefixes",
         "compression_codec",
         "block_size",
         "segments",
@@ -123,6 +127,18 @@ class SlatedbSettings(OwnSection):
     )
     min_filter_keys: NaturalInt = Field(
         default=1000, description="The smallest number of keys for which an SST gets a filter"
+    )
+    filter_policies: list[str] | None = Field(
+        default=None,
+        description="Names of the filters of outputs, such as _bf or _bf:p=<extractor>; [] for none; unset: "
+        "as in the newest input that has any",
+    )
+    filter_bits_per_key: Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=64)] | None = Field(
+        default=None, description="Bits per key of filters; unset: as in the newest input that has any"
+    )
+    filter_prefixes: dict[str, PositiveInt] = Field(
+        default_factory=dict,
+        description="How many first bytes of keys prefix extractors take, by the names they have in filters",
     )
     compression_codec: str | None = Field(
         default=None, description="none, snappy, zlib, lz4 or zstd; unset: as in the newest input"

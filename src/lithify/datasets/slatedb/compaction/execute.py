@@ -40,7 +40,7 @@ from lithify.datasets.slatedb.compaction.task import (
     sst_key,
 )
 from lithify.datasets.slatedb.format.block_size import read_block_size
-from lithify.datasets.slatedb.format.policies import check_policies, newest_filtered, read_stored_filter
+from lithify.datasets.slatedb.format.policies import filters_like, newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, bounds_of
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
@@ -138,10 +138,11 @@ class _Merge:
             sizes = {part.key: part.stated_bytes for part in parts}
             sent = {part.key: part.content for part in parts if part.content is not None}
             is_remote, store = False, PreloadedStore(store, sizes, sent)
-        filtered = newest_filtered(task.sources) if _is_small(parts) else None
-        if filtered is not None and filtered in parts:  # else it was checked before ranges were split
-            check_policies(filtered, read_stored_filter(store, filtered))
         options = task.options
+        if options.filters is None:
+            filtered = newest_filtered(task.sources)
+            stored = b"" if filtered is None else read_stored_filter(store, filtered)
+            options = replace(options, filters=filters_like(store, filtered, stored, options.filter_rules))
         if options.block_size is None:
             options = replace(options, block_size=read_block_size(store, parts))
         self._set_hooks(task.rules)

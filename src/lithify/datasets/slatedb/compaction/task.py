@@ -23,6 +23,32 @@ request. SSTs with no more bytes in total may travel whole."""
 DEFAULT_MAX_SST_SIZE = 256 * 1024 * 1024
 DEFAULT_MIN_FILTER_KEYS = 1000
 DEFAULT_FILTER_BITS_PER_KEY = 10
+DEFAULT_FILTER = "_bf"
+"""The name of the filter that clients use by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class BloomPolicy:
+    """A filter that outputs get."""
+
+    name: str = DEFAULT_FILTER
+    bits_per_key: int = DEFAULT_FILTER_BITS_PER_KEY
+    has_keys: bool = True
+    """Whether it has whole keys."""
+    prefix_len: int = 0
+    """How many first bytes of keys it has, of keys with so many; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterRules:
+    """The settings for filters of outputs."""
+
+    names: tuple[str, ...] | None = None
+    """`None`: those of the newest input with filters, or the default."""
+    bits_per_key: int | None = None
+    """`None`: as in the newest input with such filters, or the default."""
+    prefix_lens: Mapping[str, int] = field(default_factory=dict)
+    """How many bytes prefix extractors take, by the names they have in filters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +63,9 @@ class SstOptions:
     compression: Codec = Codec.NONE
     min_filter_keys: int = DEFAULT_MIN_FILTER_KEYS
     """An output with fewer rows gets no filter."""
-    filter_bits_per_key: int = DEFAULT_FILTER_BITS_PER_KEY
-    """0 writes no filter at all, which is always correct."""
+    filters: tuple[BloomPolicy, ...] | None = (BloomPolicy(),)
+    """At most one length of prefixes; `None` for filters as in the inputs (`filter_rules`)."""
+    filter_rules: FilterRules = field(default_factory=FilterRules)
 
 
 @dataclass(frozen=True, slots=True)

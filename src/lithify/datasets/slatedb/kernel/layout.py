@@ -248,6 +248,9 @@ OUTPUT = np.dtype(
         ("index_keys_len", "i8"),
         ("index_keys_capacity", "i8"),
         ("hashes", "i8"),
+        ("prefix_len", "i8"),  # of the prefixes that are hashed too; 0: none
+        ("prefixes", "i8"),
+        ("prefix_hashes", "i8"),
         ("row_capacity", "i8"),
         # Keys that wait to be hashed together.
         ("waiting", "i8"),
