@@ -33,7 +33,8 @@ OPTIONS = CommandOptions(
         KindOption(
             "compaction_filter",
             frozenset({"compact"}),
-            "Your row filter, which decides for each surviving row: keep, drop or modify.",
+            "Your row filter, which decides for each surviving row: keep, drop or modify. A class is made "
+            "anew for each range, with the context of the compaction.",
             metavar="PKG.MODULE:FUNCTION",
             setting="slatedb.compaction_filter",
         ),

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from lithify.base.errors import Refused
 from lithify.datasets.slatedb.compaction.task import FilterRules, SstOptions
-from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
+from lithify.datasets.slatedb.hooks import load_function, load_merge_operator
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.planning.tiered import TieredPolicy, parse_scheduler_options
 from lithify.datasets.slatedb.planning.timeline import SegmentTimes
@@ -51,7 +51,7 @@ class SlateOptions:
         if self.merge_operator is not None:
             load_merge_operator(self.merge_operator)
         if self.compaction_filter is not None:
-            load_compaction_filter(self.compaction_filter)
+            load_function(self.compaction_filter, "compaction filter")
 
 
 def _check_block_size(block_size: int) -> None:

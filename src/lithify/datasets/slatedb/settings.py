@@ -150,7 +150,7 @@ class SlatedbSettings(OwnSection):
         default=None, description="Your merge operator, as package.module:function"
     )
     compaction_filter: str | None = Field(
-        default=None, description="Your row filter, as package.module:function"
+        default=None, description="Your row filter, as package.module:function or package.module:class"
     )
     segments: SegmentSettings = SegmentSettings()
     garbage_collector_options: GarbageCollectorSettings = GarbageCollectorSettings()

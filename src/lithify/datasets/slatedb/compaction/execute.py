@@ -41,7 +41,14 @@ from lithify.datasets.slatedb.compaction.task import (
 )
 from lithify.datasets.slatedb.format.block_size import read_block_size
 from lithify.datasets.slatedb.format.policies import filters_like, newest_filtered, read_stored_filter
-from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
+from lithify.datasets.slatedb.hooks import (
+    CompactionFilter,
+    Drop,
+    FilterContext,
+    Keep,
+    Modify,
+    load_merge_operator,
+)
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, bounds_of
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
 from lithify.datasets.slatedb.kernel.layout import (
@@ -178,6 +185,8 @@ class _Merge:
                 lambda: prime(self.source_records, self.tree, self.merger_records, self.codecs.records)
             )
             self._repeat(self._run_kernel)
+        if self.filter is not None:
+            self.filter.end()
         # The last commits may hang: reporting continues until they have ended.
         self.outputs.close()
         if self.reporter is not None:
@@ -206,7 +215,10 @@ class _Merge:
     def _set_hooks(self, rules: RowRules) -> None:
         operator, row_filter = rules.merge_operator, rules.compaction_filter
         self.operator = None if operator is None else load_merge_operator(operator)
-        self.filter = None if row_filter is None else load_compaction_filter(row_filter)
+        context = FilterContext(
+            rules.segment, rules.destination, rules.is_last_run, rules.clock_tick_ms, rules.retention_min_seq
+        )
+        self.filter = None if row_filter is None else CompactionFilter(row_filter, context)
 
     def _set_rules(self, rules: RowRules) -> None:
         self.merger["source_count"] = len(self._sources)

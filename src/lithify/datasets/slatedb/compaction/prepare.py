@@ -93,6 +93,8 @@ class CompactionPreparer:
             retention_min_seq=horizon,
             merge_operator=self._options.merge_operator,
             compaction_filter=self._options.compaction_filter,
+            segment=spec.segment,
+            destination=spec.destination,
         )
         total_bytes = sum(s.sst.info.data_end for group in sources for s in group)
         cost_bytes = total_bytes // len(ranges)

@@ -82,6 +82,8 @@ class RowRules:
     """`package.module:function` of an associative `(key, existing | None, operand) -> value`."""
     compaction_filter: str | None = None
     """`package.module:function`; see `lithify.datasets.slatedb.hooks`."""
+    segment: bytes = b""
+    destination: int = 0
 
 
 @dataclass(frozen=True, slots=True)

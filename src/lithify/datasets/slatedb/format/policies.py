@@ -1,7 +1,8 @@
 """The filters of outputs: by default the same as in the newest input that has any.
 
 A client skips a filter whose name it does not know, and reads the SST without one. The name says whether the
-filter has whole keys, and which prefix extractor it uses: `_bf`, `_bf:p=<extractor>`, `_bf:p=<extractor>:wh=0`.
+filter has whole keys, and which prefix extractor it uses: `_bf`, `_bf:p=<extractor>`,
+`_bf:p=<extractor>:wh=0`.
 
 1. Names: those of the setting, or of the newest input with filters, or the default.
 2. Bits per key follow from the number of probes, which two numbers may share: 9 and 10 have the same. The
@@ -21,6 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from lithify.base.errors import CorruptObject, Refused
+from lithify.datasets.slatedb.compaction.sources import Locator
 from lithify.datasets.slatedb.compaction.task import (
     DEFAULT_FILTER,
     DEFAULT_FILTER_BITS_PER_KEY,
@@ -37,9 +39,10 @@ from lithify.datasets.slatedb.format.filter import (
     may_contain,
     probes_of,
 )
+from lithify.datasets.slatedb.format.paths import DatabasePaths
 from lithify.datasets.slatedb.format.sst import unseal
 from lithify.datasets.slatedb.format.stats import decode_stats
-from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, FilterFormat, layout_problem
+from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, FilterFormat, Manifest, layout_problem
 from lithify.store.objects import ObjectStore
 
 _log = logging.getLogger("lithify")
@@ -94,6 +97,17 @@ def filters_like(
             "cannot be written together; leave some out with slatedb.filter_policies"
         )
     return policies
+
+
+def check_filters(store: ObjectStore, paths: DatabasePaths, manifest: Manifest, rules: FilterRules) -> None:
+    """Raise `Refused` if the newest SST with filters has some that outputs cannot have."""
+    locate = Locator(store, paths, manifest)
+    views = sorted((v for tree in manifest.trees() for v in tree.views()), key=lambda v: v.id, reverse=True)
+    part = newest_filtered([[SourceSst("", view.sst)] for view in views])
+    if part is not None:
+        view = next(view for view in views if view.sst is part.sst)
+        part = SourceSst(locate(view), view.sst)
+        filters_like(store, part, read_stored_filter(store, part), rules)
 
 
 def policy_of(name: str, prefix_lens: Mapping[str, int]) -> BloomPolicy:
@@ -172,7 +186,7 @@ def _check_prefixes(part: SourceSst, policy: BloomPolicy, data: bytes) -> None:
     for prefix in (key[:length] for key in ends if length and len(key) >= length):
         if bloom_probes(data) is None or not may_contain(data, key_hash(prefix)):
             raise Refused(
-                f"{part.key} (filter): the filter {policy.name!r} does not have the prefix {prefix[:64]!r} of "
-                f"a key, so its prefixes are not the first {length} bytes of keys; correct "
+                f"{part.key} (filter): the filter {policy.name!r} does not have the prefix {prefix[:64]!r} "
+                f"of a key, so its prefixes are not the first {length} bytes of keys; correct "
                 "slatedb.filter_prefixes"
             )
