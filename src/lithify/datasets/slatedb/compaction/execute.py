@@ -260,7 +260,10 @@ class _Merge:
 
     def _provide(self, status: int) -> None:
         if status >= KernelStatus.BAD_CHECKSUM:
-            raise self.inputs[self.merger["at_source"]].corrupt(status) from self.codecs.cause()
+            source = self.inputs[self.merger["at_source"]]
+            if not source.provide(status):
+                raise source.corrupt(status) from self.codecs.cause()
+            return
         if self.outputs.provide(status):
             return
         match status:

@@ -30,7 +30,6 @@ from lithify.datasets.slatedb.compaction.task import (
     FilterRules,
     SourceSst,
 )
-from lithify.datasets.slatedb.format.block_size import read_stored_stats
 from lithify.datasets.slatedb.format.filter import (
     NamedFilter,
     bloom_probes,
@@ -41,7 +40,7 @@ from lithify.datasets.slatedb.format.filter import (
 )
 from lithify.datasets.slatedb.format.paths import DatabasePaths
 from lithify.datasets.slatedb.format.sst import unseal
-from lithify.datasets.slatedb.format.stats import decode_stats
+from lithify.datasets.slatedb.format.stats import read_stats
 from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, FilterFormat, Manifest, layout_problem
 from lithify.store.objects import ObjectStore
 
@@ -167,16 +166,8 @@ def _bits_per_key(store: ObjectStore, part: SourceSst, policy: BloomPolicy, data
 
 def _rows(store: ObjectStore, part: SourceSst) -> int:
     """Return the number of rows of an SST; 0 if it does not state it."""
-    try:
-        name = f"{part.key} (stats)"
-        stored = read_stored_stats(store, part)
-        if not stored:
-            return 0
-        stats = decode_stats(unseal(stored, part.sst.info.compression, name, limit=MAX_METADATA_BYTES), name)
-    except CorruptObject as error:
-        _log.warning("%s", error)
-        return 0
-    return stats.num_puts + stats.num_deletes + stats.num_merges
+    stats = read_stats(store, part.key, part.sst.info)
+    return 0 if stats is None else stats.num_puts + stats.num_deletes + stats.num_merges
 
 
 def _check_prefixes(part: SourceSst, policy: BloomPolicy, data: bytes) -> None:
