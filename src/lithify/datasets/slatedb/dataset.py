@@ -28,7 +28,7 @@ from lithify.coordination.sidecar import ObjectJournal, Reporting
 from lithify.datasets.kind import DatasetPort
 from lithify.datasets.slatedb.compaction.commit import Commit, is_committed
 from lithify.datasets.slatedb.compaction.sources import source_views
-from lithify.datasets.slatedb.compaction.task import TaskResult
+from lithify.datasets.slatedb.compaction.task import TaskResult, read_output
 from lithify.datasets.slatedb.compaction.transform import (
     is_trivial_move,
 )
@@ -446,7 +446,9 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     def outcome(self, result: TaskResult) -> RangeOutcome:
         return RangeOutcome(
-            outputs=result.outputs,
+            outputs=tuple(
+                read_output(self.store, self.paths.compacted_folder, sst) for sst in result.outputs
+            ),
             bytes_read=result.bytes_read,
             bytes_written=result.bytes_written,
             rows=asdict(result.rows),

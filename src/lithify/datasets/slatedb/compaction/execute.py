@@ -37,6 +37,8 @@ from lithify.datasets.slatedb.compaction.task import (
     RowRules,
     SourceSst,
     TaskResult,
+    as_output,
+    read_output,
     sst_key,
 )
 from lithify.datasets.slatedb.format.block_size import read_block_size
@@ -113,7 +115,7 @@ def _run_merge(
     finally:
         merge.close()
     return TaskResult(
-        outputs=(*task.resume_outputs, *merge.outputs.finished),
+        outputs=(*task.resume_outputs, *map(as_output, merge.outputs.finished)),
         rows=merge.row_counts(),
         bytes_read=merge.bytes_read,
         bytes_written=merge.outputs.bytes_written,
@@ -134,7 +136,10 @@ class _Merge:
         reporter: BackgroundReporter | None,
     ) -> None:
         self.reporter = reporter
-        resume = last_row(store, task.output_folder, task.resume_outputs[-1]) if task.resume_outputs else None
+        resume = None
+        if task.resume_outputs:
+            last = read_output(store, task.output_folder, task.resume_outputs[-1])
+            resume = last_row(store, task.output_folder, last)
         key_range = task.range if resume is None else _resumed_range(task, resume[0])
         sources = _parts(task, key_range)
         self._sources = sources

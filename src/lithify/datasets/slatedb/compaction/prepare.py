@@ -24,7 +24,15 @@ from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb.compaction import split
 from lithify.datasets.slatedb.compaction.execute import execute_merge
 from lithify.datasets.slatedb.compaction.sources import Locator, source_views
-from lithify.datasets.slatedb.compaction.task import SENT_BYTES, MergeTask, RowRules, SourceSst, SstOptions
+from lithify.datasets.slatedb.compaction.task import (
+    SENT_BYTES,
+    MergeTask,
+    RowRules,
+    SourceSst,
+    SstOptions,
+    as_output,
+    as_source,
+)
 from lithify.datasets.slatedb.compaction.validate import older_l0_left
 from lithify.datasets.slatedb.format.block_size import read_block_size
 from lithify.datasets.slatedb.format.ledger import SlateCompaction
@@ -112,7 +120,7 @@ class CompactionPreparer:
                     range=key_range,
                     rules=rules,
                     options=cut.options,
-                    resume_outputs=outputs[index],
+                    resume_outputs=tuple(map(as_output, outputs[index])),
                     part_bytes=LARGE_PART_BYTES if total_bytes >= LARGE_BYTES else None,
                     reporting=reporting(index),
                 ),
@@ -184,9 +192,15 @@ def with_known(sources: Sources, key_range: KeyRange, cut: split.CompactionSplit
     """Return the sources of a range, with their contents or the positions of their blocks, as far as these
     are known and the request stays small."""
     left_bytes = SENT_BYTES
+    keys: dict[bytes, bytes] = {}  # equal keys travel once
+
+    def once(shown: KeyRange) -> KeyRange:
+        start, end = (None if key is None else keys.setdefault(key, key) for key in (shown.start, shown.end))
+        return KeyRange(start, end, shown.end_inclusive)
 
     def sent(part: SourceSst) -> SourceSst:
         nonlocal left_bytes
+        part = replace(part, sst=as_source(part.sst), visible=once(part.visible))
         content = cut.contents.get(part.key)
         if content is not None and len(content) <= left_bytes:
             left_bytes -= len(content)
