@@ -91,6 +91,29 @@ class SlatedbSettings(OwnSection):
         },
     }
 
+    FOREIGN: ClassVar = {
+        "compression_codec": "compression_codec",
+        "filter_bits_per_key": "filter_bits_per_key",
+        "min_filter_keys": "min_filter_keys",
+        **dict.fromkeys(
+            (
+                "default_ttl",
+                "flush_interval",
+                "l0_flush_parallelism",
+                "l0_max_ssts_per_key",
+                "l0_sst_size_bytes",
+                "manifest_poll_interval",
+                "manifest_update_timeout",
+                "max_unflushed_bytes",
+                "max_wal_flushes_before_l0_flush",
+                "metric_level",
+                "object_store_cache_options",
+                "wal_enabled",
+            ),
+            "",
+        ),
+    }
+
     OF_DATASETS: ClassVar = (
         "l0_max_ssts",
         "max_concurrent_compactions",
