@@ -278,8 +278,8 @@ def manifest_problem(manifest: Manifest) -> str | None:
 
 
 def _newer_rules(manifest: Manifest) -> str | None:
-    """Return which rule of today's manifests this one breaks as a newer SlateDB may, or `None`. By RFC-0035 the
-    list alone orders runs, and their numbers only tell them apart."""
+    """Return which rule of today's manifests this one breaks as a newer SlateDB may, or `None`. By RFC-0035
+    the list alone orders runs, and their numbers only tell them apart."""
     tracker = manifest.sequence_tracker
     if tracker and tracker[0] > _SEQUENCE_TRACKER_VERSION:
         return f"its sequence tracker has version {tracker[0]}"
