@@ -28,6 +28,8 @@ class ObjectLease:
         """The store's clock, as far as known from reading leases written here."""
         self._sent: tuple[str, tuple[int, float]] | None = None
         """The etag of the lease that was last written here, and when it was sent."""
+        self.found: FoundLease | None = None
+        """The lease that was last read here."""
 
     def read(self) -> FoundLease | None:
         """Return the current lease; `None` if there is none."""
@@ -44,8 +46,10 @@ class ObjectLease:
                 data, meta = self._store.get_with_meta(self.key)
                 lease = decode_lease(data)
         except ObjectNotFound:
+            self.found = None
             return None
-        return FoundLease(lease, self._given(meta.etag), meta.last_modified_ms)
+        self.found = FoundLease(lease, self._given(meta.etag), meta.last_modified_ms)
+        return self.found
 
     def look(self) -> str | None:
         """Return the etag of the current lease; `None` if there is none."""

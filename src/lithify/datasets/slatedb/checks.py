@@ -19,6 +19,7 @@ from lithify.base.ids import ulid_ms
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.paths import parse_sst_key
+from lithify.datasets.slatedb.format.transformed import check_not_transformed
 from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol.backlog import Backlog
 from lithify.protocol.checks import check_clocks, check_compactions, check_versions, heartbeats
@@ -67,7 +68,13 @@ def check_database(
     yield ok("state files", f"the manifest (epoch {manifest.compactor_epoch}) and the ledger are sound")
     yield from _check_clients(manifest)
     yield from _check_objects(dataset, manifest)
-    yield from _check_filters(dataset, manifest)
+    try:
+        check_not_transformed(dataset.store, dataset.paths, manifest, dataset.url)
+    except Refused as error:
+        says, _, do = str(error).rpartition("; ")
+        yield problem("blocks", says, do)
+    else:
+        yield from _check_filters(dataset, manifest)
     yield from check_compactions(found)
     yield from (check_backlog(p) for p in found.backlog)
     flushes = [(ulid_ms(view.id), "the writer") for tree in manifest.trees() for view in tree.l0[:1]]

@@ -37,6 +37,7 @@ from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.format.paths import COMPACTIONS_SUFFIX, DatabasePaths
+from lithify.datasets.slatedb.format.transformed import check_not_transformed
 from lithify.datasets.slatedb.model import (
     KeyRange,
     Manifest,
@@ -262,7 +263,10 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """Fence every older coordinator."""
-        ledger, _ = self._looked_at()  # fresh if the lease was watched since
+        ledger, manifest = self._looked_at()  # fresh if the lease was watched since
+        found = self._lease.found
+        if found is None or found.lease is None or found.lease.taken != manifest.compactor_epoch:
+            check_not_transformed(self.store, self.paths, manifest, self.url)  # Lithify has not been here yet
         mark = self._tries.begin(self._ids.uuid().hex)
 
         def raise_epoch(manifest_id: int, manifest: Manifest) -> Manifest | None:
