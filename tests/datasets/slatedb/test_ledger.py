@@ -398,7 +398,7 @@ def test_a_range_with_the_flag_of_a_slatedb_to_come(is_complete: bool) -> None:
     compaction = TableType("Compaction", codec._CompactionRecord, slots)
     ledger = TableType("CompactionsV1", codec._LedgerRecord, (U64, required(tables(compaction))))
     assert RECORD.ctx is not None
-    ranges = tuple(Range(*one, int(is_complete)) for one in RECORD.ctx.subcompactions or ())
+    ranges: Any = tuple(Range(*one, int(is_complete)) for one in RECORD.ctx.subcompactions or ())
     record = RECORD._replace(ctx=RECORD.ctx._replace(subcompactions=ranges))
     data = VERSION_2 + write(ledger, codec._LedgerRecord(5, (record,)))
     if is_complete:
