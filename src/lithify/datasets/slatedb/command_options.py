@@ -33,8 +33,7 @@ OPTIONS = CommandOptions(
         KindOption(
             "compaction_filter",
             frozenset({"compact"}),
-            "Your row filter, which decides for each surviving row: keep, drop or modify. A class is made "
-            "anew for each range, with the context of the compaction.",
+            "Your row filter, which decides for each surviving row: keep, drop or modify.",
             metavar="PKG.MODULE:FUNCTION",
             setting="slatedb.compaction_filter",
         ),
