@@ -96,13 +96,19 @@ def slate_options(settings: SlatedbSettings) -> SlateOptions:
         compression=Codec[codec.upper()] if codec is not None else None,
         min_filter_keys=settings.min_filter_keys,
         filter_rules=FilterRules(
-            None if settings.filter_policies is None else tuple(settings.filter_policies),
+            _names_in(settings.filter_policies),
             settings.filter_bits_per_key,
             settings.filter_prefixes,
         ),
         merge_operator=settings.merge_operator,
         compaction_filter=settings.compaction_filter,
     )
+
+
+def _names_in(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return () if text.strip() == "none" else tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def _segment_times(settings: SegmentSettings) -> SegmentTimes | None:
