@@ -52,7 +52,7 @@ class FilterRules:
     """`None`: those of the newest input with filters, or the default."""
     bits_per_key: int | None = None
     """`None`: as in the newest input with such filters, or the default."""
-    prefix_lens: Mapping[str, int] = field(default_factory=dict)
+    prefix_lens: Mapping[str, int] = field(default_factory=dict, hash=False)
     """How many bytes prefix extractors take, by the names they have in filters."""
 
 
