@@ -193,6 +193,11 @@ CASES: dict[str, Case] = {
     "slatedb.checkpoint_lifetime": Case("7s", 7, lambda b: b.slatedb().checkpoint_lifetime_s),
     "slatedb.max_sst_size": Case(7, 7, lambda b: b.slatedb().max_sst_size),
     "slatedb.min_filter_keys": Case(7, 7, lambda b: b.slatedb().min_filter_keys),
+    "slatedb.filter_policies": Case("_bf", ("_bf",), lambda b: b.slatedb().filter_rules.names),
+    "slatedb.filter_bits_per_key": Case(7, 7, lambda b: b.slatedb().filter_rules.bits_per_key),
+    "slatedb.filter_prefixes": Case(
+        7, 7, lambda b: b.slatedb().filter_rules.prefix_lens["fixed-7"], "fixed-7"
+    ),
     "slatedb.compression_codec": Case("zstd", Codec.ZSTD, lambda b: b.slatedb().compression),
     "slatedb.block_size": Case(8192, 8192, lambda b: b.slatedb().block_size),
     "slatedb.merge_operator": Case(FILTER, FILTER, lambda b: b.slatedb().merge_operator),

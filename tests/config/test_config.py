@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -408,6 +410,82 @@ def test_a_name_of_before_and_that_of_today(tmp_path: Path, monkeypatch: pytest.
     assert load(path).config.service.poll_interval == timedelta(seconds=2)
     newer = {"service.poll_interval": ("--set", "3s")}
     assert load(path, newer).config.service.poll_interval == timedelta(seconds=3)
+
+
+SLATEDB_TOML = """
+flush_interval = "100ms"
+l0_max_ssts = 12
+compression_codec = "Zstd"
+min_filter_keys = 7
+some_new_setting = 1
+
+[compactor_options]
+poll_interval = "2s"
+max_concurrent_compactions = 3
+metric_level = "Info"
+scheduler_options = {min_compaction_sources = "6"}
+
+[compactor_options.worker]
+max_sst_size = 1000000
+max_fetch_tasks = 4
+min_filter_keys = 9
+
+[garbage_collector_options.manifest_options]
+interval = "60s"
+min_age = "1h"
+new_option = true
+
+[object_store_cache_options]
+root_folder = "/tmp/cache"
+"""
+
+
+def test_settings_files_of_slatedb_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "SlateDb.toml"
+    file.write_text(SLATEDB_TOML)
+    loaded = load(file)
+    own = loaded.config.of(SlatedbSettings)
+    assert (own.l0_max_ssts, own.max_concurrent_compactions, own.max_sst_size) == (12, 3, 1_000_000)
+    assert (own.compression_codec, own.min_filter_keys) == ("Zstd", 9)
+    assert own.scheduler_options == {"min_compaction_sources": "6"}
+    assert own.garbage_collector_options.manifest_options.min_age == timedelta(hours=1)
+    skipped = next(said for said in loaded.warnings if "skipped" in said)
+    assert skipped.rpartition(": ")[2].split(", ") == [
+        "flush_interval",
+        "min_filter_keys",
+        "some_new_setting",
+        "compactor_options.metric_level",
+        "compactor_options.worker.max_fetch_tasks",
+        "garbage_collector_options.manifest_options.new_option",
+        "object_store_cache_options.root_folder",
+    ]
+    as_json = tmp_path / "SlateDb.json"
+    as_json.write_text(json.dumps({**tomllib.loads(SLATEDB_TOML), "wal_enabled": None}))
+    assert load(as_json).config == loaded.config
+
+
+def test_all_errors_of_a_settings_file_of_slatedb_are_reported(tmp_path: Path) -> None:
+    file = tmp_path / "SlateDb.toml"
+    file.write_text(
+        "flush_interval = '1s'\nl0_max_ssts = 'many'\ncompactor_options.checkpoint_lifetime = 'x'\n"
+    )
+    with pytest.raises(Refused, match=r"(?s)2 errors .*l0_max_ssts.*checkpoint_lifetime"):
+        load(file)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, '"\\ud800"'])
+def test_a_file_that_is_no_json(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "SlateDb.json"
+    file.write_text(text)
+    with pytest.raises(Refused, match="is not JSON"):
+        load(file)
+
+
+def test_a_file_with_a_section_of_lithify_is_not_of_slatedb(tmp_path: Path) -> None:
+    file = tmp_path / "lithify.toml"
+    file.write_text("flush_interval = '1s'\n[slatedb]\nl0_max_ssts = 4\n")
+    with pytest.raises(Refused, match="there is no setting flush_interval"):
+        load(file)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from lithify.base.errors import (
 )
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Leadership
+from lithify.coordination.leases import ObjectLease
 from lithify.coordination.ledger_documents import NEWEST_VERSION
 from lithify.datasets.slatedb.model import ExternalDb
 from lithify.protocol.lease import LEASE_MS, LOOK_AFTER_MS, MAX_EPOCH, RENEW_AFTER_MS, EpochClaim, Lease
@@ -42,6 +43,7 @@ from lithify.testing import (
     Verb,
     crash_at_every_call,
 )
+from lithify.testing.memory import MemoryStore
 from tests.coordination.worlds import LEASE_KEY, Database, TableWorld, lead, lease_of
 from tests.datasets.slatedb.trees import EMPTY
 from tests.protocol.rig import Interposed, manifest_write
@@ -698,3 +700,23 @@ def test_a_lease_of_a_version_that_asks_nobody_is_read() -> None:
     found = world.dataset().lease.read()
     assert found is not None
     assert found.lease == Lease("lithify-1", 7, taken=4)
+
+
+@pytest.mark.parametrize(("url", "seconds"), [("gs://bucket", 2.0), ("s3://bucket", 0.0)])
+def test_a_store_that_takes_one_write_per_second_gets_no_more(url: str, seconds: float) -> None:
+    """A term that ends within a second has three writes: its announcement, its epoch, its end."""
+
+    class Elsewhere(WrappedStore):
+        @property
+        def url(self) -> str:
+            return url
+
+    clock = ManualClock()
+    lease = ObjectLease(Elsewhere(MemoryStore()), "db/lithify", clock)
+    etag = lease.write(Lease("one"), None)
+    for renewals in (1, 2):
+        etag = lease.write(Lease("one", renewals), etag)
+    assert clock.monotonic_s() == seconds
+    clock.advance_s(10)
+    lease.write(Lease("one", 3), etag)
+    assert clock.monotonic_s() == seconds + 10

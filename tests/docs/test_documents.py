@@ -143,6 +143,7 @@ RUN = {
     "api.md": "test_examples",
     "fleet.md": "test_examples",
     "iceberg.md": "test_examples",
+    "slatedb.md": "test_examples",
     "deployment.md": "test_documents",
     "airflow.md": "test_howtos",
     "dagster.md": "test_howtos",

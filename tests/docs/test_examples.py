@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import lithify
+from lithify.datasets.slatedb.hooks import Drop, FilterContext, Keep, Row, RowKind
 from lithify.testing.engine import InlineEngine
 from tests.cli.invoking import invoke
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
@@ -76,6 +77,16 @@ def test_tables(lake: Any, tmp_path: Path) -> None:
     read: list[int] = []
     run(hold, tmp_path, read=read.append)
     assert read == [lake.load_table("db.events").metadata.current_snapshot_id]
+
+
+def test_a_compaction_filter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = examples("slatedb.md")
+    row = Row(b"session/1", 7, RowKind.VALUE, b"")
+    for is_last_run, decision in ((True, Drop()), (False, Keep())):
+        decide = run(code, tmp_path)["DropSessions"](FilterContext(b"", 0, is_last_run, 0, 10))
+        assert decide(row) == decision
+        decide.end()
+    assert capsys.readouterr().out == "dropped 1 rows\ndropped 0 rows\n"
 
 
 def test_how_to_look_after_a_table(lake: Any, tmp_path: Path) -> None:

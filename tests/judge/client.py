@@ -366,7 +366,9 @@ class OpenOptions(TypedDict, total=False):
     filter_bits_per_key: int
     """0 writes no filters."""
     filter_prefix_len: int
-    """Filters of whole keys, and of so many first bytes of them."""
+    """Filters of so many first bytes of keys too."""
+    filter_whole_keys: bool
+    """Whether filters are of whole keys."""
     metrics: Any
     """A `DefaultMetricsRecorder` of the client."""
     store_options: Mapping[str, str]
@@ -388,13 +390,13 @@ def open_db(target: Target, **options: Unpack[OpenOptions]) -> Database:
     segment_prefix_len = options.get("segment_prefix_len")
     if segment_prefix_len is not None:
         builder.with_segment_extractor(_FixedPrefix(segment_prefix_len))
-    if "filter_bits_per_key" in options:
-        bits = options["filter_bits_per_key"]
-        builder.with_filter_policies([uniffi.FilterPolicy.bloom(bits)] if bits else [])
-    if "filter_prefix_len" in options:
-        how = uniffi.BloomFilterOptions(bits_per_key=10, whole_key_filtering=True)
-        extractor = _FixedPrefix(options["filter_prefix_len"])
-        builder.with_filter_policies([uniffi.FilterPolicy.bloom_with_options(how, extractor)])
+    if "filter_bits_per_key" in options or "filter_prefix_len" in options:
+        bits = options.get("filter_bits_per_key", 10)
+        whole_keys = options.get("filter_whole_keys", True)
+        how = uniffi.BloomFilterOptions(bits_per_key=bits, whole_key_filtering=whole_keys)
+        extractor = _FixedPrefix(options["filter_prefix_len"]) if "filter_prefix_len" in options else None
+        policies = [uniffi.FilterPolicy.bloom_with_options(how, extractor)] if bits else []
+        builder.with_filter_policies(policies)
     if "metrics" in options:
         builder.with_metrics_recorder(options["metrics"])
     handle = run(builder.build(), f"open {target}", timeout_s)

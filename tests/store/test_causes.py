@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from obstore.exceptions import GenericError, InvalidPathError, PermissionDeniedError, UnauthenticatedError
 
-from lithify.store.resilience.causes import failure_of, not_served, said_by
+from lithify.store.resilience.causes import failure_of, not_served, right_for, said_by
 from lithify.store.resilience.retries import RequestFailure
 
 
@@ -87,6 +87,15 @@ def test_who_gave_no_credentials_is_told_so() -> None:
     )
     assert "169.254.169.254" in said_by(refused)
     assert said_by(connecting("x")) == str(connecting("x")).partition("\n")[0]
+
+
+def test_a_missing_right_is_named() -> None:
+    """Whoever may not list a bucket is denied what does not exist, too."""
+    denied = PermissionDeniedError("x: status code: 403 Forbidden: <Code>AccessDenied</Code>")
+    assert "s3:ListBucket" in right_for(denied, "list")
+    assert "s3:ListBucket" in right_for(denied, "get")
+    assert right_for(denied, "put") == ""
+    assert right_for(GenericError("x: status code: 500 Internal Server Error"), "list") == ""
 
 
 def test_a_profile_says_what_is_wrong_itself() -> None:

@@ -8,7 +8,8 @@
    values with their source, and variables `LITHIFY_…` that match no setting too. All errors are reported
    together.
 3. The origin of each effective value is kept, for display.
-4. Former names of settings are accepted, with a warning.
+4. Former names of settings are accepted, with a warning. So is the settings file of SlateDB, in TOML or JSON:
+   its settings that have no counterpart are skipped and named.
 """
 
 from __future__ import annotations
@@ -106,9 +107,15 @@ def load(
     former = FormerNames(own_sections(model))
     sources: list[tuple[Mapping[str, Any], Callable[[str], str]]] = []
     wrong: list[str] = []
+    warnings: list[str] = []
     if file is not None:
         with _noted(wrong):
-            sources.append((_read(file), lambda _name: str(file)))
+            read, skipped = former.adopt(_read(file), partial(_is_setting, model), model.model_fields)
+            sources.append((read, lambda _name: str(file)))
+            if skipped:
+                warnings.append(
+                    f"{file}: settings that have no meaning here are skipped: {', '.join(skipped)}"
+                )
     misnamed = dict(_wrong_variables(os.environ, model, former))
     wrong += misnamed.values()
     said, variables = _environment(model, former, misnamed.keys())
@@ -118,7 +125,6 @@ def load(
         sources.append((_nest(path, value), partial(_named, flag)))
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    warnings: list[str] = []
     for source, origin in sources:
         given: dict[str, Any] = {}
         formerly: dict[str, str] = {}
@@ -167,11 +173,25 @@ def _together(wrong: list[str]) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        return tomllib.loads(text) if file.suffix != ".json" else _table_of(json.loads(text))
     except OSError as error:
         raise Refused(f"the configuration file {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"the configuration file {file} is not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        kind = "JSON" if file.suffix == ".json" else "TOML"
+        raise Refused(f"the configuration file {file} is not {kind}: {error}") from error
+
+
+def _table_of(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return value
+
+
+def _is_setting(model: type[Config], name: str) -> bool:
+    """Return whether a setting, or an entry of a table that users fill, has this dotted name."""
+    plain = name.removesuffix(MILLISECONDS)
+    return any(f"{plain}.".startswith(f"{option.name}.") for option in options(model))
 
 
 def _environment(

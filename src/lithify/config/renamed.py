@@ -5,7 +5,7 @@ One former name may stand for several settings: collecting garbage was one setti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from lithify.base.errors import Refused
@@ -18,17 +18,46 @@ class FormerNames:
     """The former names of the settings of these sections."""
 
     def __init__(self, sections: Iterable[type[OwnSection]]) -> None:
+        sections = tuple(sections)
         self._renamed = [
             (tuple(old.split(".")), (section.NAME, *new.split(".")))
             for section in sections
             for old, new in section.FORMERLY.items()
         ]
+        self._foreign = {
+            old: (section.NAME, *new.split(".")) if new else ()
+            for section in sections
+            for old, new in section.FOREIGN.items()
+        }
         self.tops = frozenset(old[0] for old, _ in self._renamed)
         """The first parts of these names."""
 
     def dotted(self) -> list[str]:
         """Return all former names, with dots."""
         return [".".join(old) for old, _ in self._renamed]
+
+    def adopt(
+        self, given: Mapping[str, Any], is_setting: Callable[[str], bool], sections: Collection[str]
+    ) -> tuple[Mapping[str, Any], list[str]]:
+        """Return a file's values without the ones that mean nothing here, and the names of these, if the file
+        is another system's: it has names of that system at its top, and none of the `sections`. Return other
+        files as they are."""
+        if not self._foreign.keys() & given.keys() or set(sections) & given.keys():
+            return given, []
+        result: dict[str, Any] = {}
+        skipped: list[str] = []
+        now_of = {path: self._names_now(path) for path, _ in leaves(given)}
+        finer = {
+            now for names in now_of.values() for now in names
+        }  # the compactor's own win over the writer's
+        for path, value in leaves(given):
+            now = self._foreign.get(path[0], ())
+            targets = [now] if now and now not in finer else now_of[path]
+            if value is None or not any(map(is_setting, map(".".join, targets))):
+                skipped.append(".".join(path))
+            else:
+                put(result, now or path, value)
+        return result, skipped
 
     def translate(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Return one source's values under the present names, and the former names that it used by present

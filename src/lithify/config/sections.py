@@ -83,6 +83,9 @@ class OwnSection(Section):
     FORMERLY: ClassVar[Mapping[str, str]] = {}
     """Former dotted names, and the present ones within the section. Names below a former name moved with
     it."""
+    FOREIGN: ClassVar[Mapping[str, str]] = {}
+    """The names at the top of the settings file of the system that writes such datasets, and their names
+    within the section; empty for settings that mean nothing here. Such a file is read too."""
     OF_DATASETS: ClassVar[tuple[str, ...]] = ()
     """The settings, and tables of settings, that a rule of a fleet may set. They say how a dataset is
     treated, and name no code, place or host, because other users may be able to write a fleet's rules."""

@@ -10,6 +10,8 @@ from lithify.store.keys import join
 from lithify.store.objects import ObjectStore
 from lithify.store.times import StoreClock
 
+WRITE_PAUSE_S = 1.0
+"""Google's store takes one write of an object per second."""
 MAX_LEASE_BYTES = 64 * 1024
 """A larger object is not a lease, and is not read."""
 
@@ -23,11 +25,15 @@ class ObjectLease:
     ) -> None:
         self._store = store
         self._observers = observers if observers is not None else DatasetObservers()
+        self._clock = clock
+        self._written_s = clock.monotonic_s() - WRITE_PAUSE_S
         self.key = join(folder, "coordinator.json")
         self.times = StoreClock(clock)
         """The store's clock, as far as known from reading leases written here."""
         self._sent: tuple[str, tuple[int, float]] | None = None
         """The etag of the lease that was last written here, and when it was sent."""
+        self.found: FoundLease | None = None
+        """The lease that was last read here."""
 
     def read(self) -> FoundLease | None:
         """Return the current lease; `None` if there is none."""
@@ -44,8 +50,10 @@ class ObjectLease:
                 data, meta = self._store.get_with_meta(self.key)
                 lease = decode_lease(data)
         except ObjectNotFound:
+            self.found = None
             return None
-        return FoundLease(lease, self._given(meta.etag), meta.last_modified_ms)
+        self.found = FoundLease(lease, self._given(meta.etag), meta.last_modified_ms)
+        return self.found
 
     def look(self) -> str | None:
         """Return the etag of the current lease; `None` if there is none."""
@@ -62,6 +70,7 @@ class ObjectLease:
         """Overwrite the lease that has this etag, or create it if the etag is `None`. Return the new etag.
         Raise `PreconditionFailed` if another lease is there."""
         data = encode_lease(lease)
+        self._wait_for_turn()
         sent = self.times.sent()
         try:
             if etag is None:
@@ -74,6 +83,14 @@ class ObjectLease:
         self._sent = new_etag, sent
         self._observers.tell(lambda observer: observer.wrote_lease(lease, new_etag))
         return new_etag
+
+    def _wait_for_turn(self) -> None:
+        """Wait until the store takes another write of the lease, if it limits them: a term that ends within
+        a second has three."""
+        left_s = self._written_s + WRITE_PAUSE_S - self._clock.monotonic_s()
+        if left_s > 0 and self._store.url.startswith("gs://"):
+            self._clock.sleep_s(left_s)
+        self._written_s = self._clock.monotonic_s()
 
     def _given(self, etag: str | None) -> str:
         if etag is None:

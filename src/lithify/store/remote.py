@@ -32,7 +32,7 @@ from lithify.base.errors import (
 from lithify.store.keys import check_key, is_staging_name
 from lithify.store.multipart import IN_FLIGHT_BYTES, MultipartWriter
 from lithify.store.objects import FolderListing, ObjectMeta, check_range
-from lithify.store.resilience.causes import failure_of, not_served, said_by
+from lithify.store.resilience.causes import failure_of, not_served, right_for, said_by
 from lithify.store.resilience.hedging import GotOn
 from lithify.store.resilience.pace import UploadPace
 from lithify.store.resilience.requests import Direct
@@ -293,6 +293,6 @@ def _failures(verb: str, key: str) -> Iterator[None]:
         said = said_by(error)
         failure, cause = failure_of(error)
         if failure is RequestFailure.LASTING:
-            raise StoreError(f"{verb} {key}: {said}") from error
+            raise StoreError(f"{verb} {key}: {said}{right_for(error, verb)}") from error
         text = f"{verb} {key}: {said}" if cause in said else f"{verb} {key}: {cause}: {said}"
         raise StoreUnavailable(text, cause, is_doubtful=failure is RequestFailure.DOUBTFUL) from error

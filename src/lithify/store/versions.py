@@ -226,6 +226,7 @@ class VersionedFiles:
 
     def _search(self, *, is_trusting: bool) -> Version | None:
         self._check_bond()
+        is_gone = False
         for _ in range(MAX_LOOKUPS):
             seen = self._seen
             try:
@@ -249,7 +250,14 @@ class VersionedFiles:
             if found.id > boundary or (found is _NONE and boundary == 0):
                 self._replace(seen, _LatestVersion(found, MAX_TRUSTED_LOOKS - 1))
                 return _none_as_none(found)
+            is_gone = found is _NONE
             self._forget(seen)
+        if is_gone:
+            raise StoreError(
+                f"{self.folder}: all its files are gone, although there were some up to number {boundary}, "
+                f"as {self._boundary_key} says: restore the folder, or, if that is impossible, stop all "
+                f"programs that write there and delete {self._boundary_key}; then the numbers begin again"
+            )
         raise StoreError(
             f"{self.folder}: {MAX_LOOKUPS} searches found no version above the boundary in "
             f"{self._boundary_key}; versions are deleted faster than they can be read, or the latest was "

@@ -3,11 +3,13 @@ with the client itself; the archives are of databases that they made."""
 
 from __future__ import annotations
 
+import shutil
+import zlib
 from pathlib import Path
 
 import pytest
 
-from lithify.base.errors import Refused
+from lithify.base.errors import Refused, StoreError
 from lithify.base.ids import RandomIds
 from lithify.datasets.slatedb.checks import check_database
 from lithify.datasets.slatedb.garbage.collection import GarbageOptions, collect
@@ -77,3 +79,72 @@ def test_a_database_that_a_newer_client_has_taken_on_is_compacted(tmp_path: Path
     with open_db(path) as database:
         assert dict(database.scan()) == content
         assert database.get_many(content) == content
+
+
+def transform(path: Path, *, spared: int = 0) -> None:
+    """Do to the metadata of SSTs what a block transformer does: the checksum is that of changed bytes."""
+    ssts = [view.sst for view in dataset_at(path).snapshot().root.views()]
+    for sst in ssts[spared:]:
+        file = path / "compacted" / f"{sst.id}.sst"
+        data = bytearray(file.read_bytes())
+        info = sst.info
+        for start, length in (
+            (info.filter_offset, info.filter_len),
+            (info.index_offset, info.index_len),
+            (info.stats_offset, info.stats_len),
+        ):
+            if length:
+                body = bytes(byte ^ 0x5A for byte in data[start : start + length - 4])
+                data[start : start + length] = body + zlib.crc32(body).to_bytes(4, "big")
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize("codec", [None, "Zstd", "Lz4"])
+def test_a_database_with_transformed_blocks_is_told_before_an_epoch_is_taken(
+    tmp_path: Path, codec: str | None
+) -> None:
+    path = tmp_path / "db"
+    with open_db(path, settings={"compression_codec": codec, "min_filter_keys": 1}) as database:
+        for n in range(3):
+            database.put(b"k%d" % n, b"v" * 100)
+            database.flush()
+    transform(path)
+    before = files(path)
+    dataset = dataset_at(path)
+    with pytest.raises(Refused, match=r"blocks are transformed, for example encrypted.*same transformer"):
+        compact(dataset)
+    assert {name: data for name, data in files(path).items() if not name.startswith("lithify/")} == before
+    clock = ManualClock(1_900_000_000_000)
+    findings = list(check_database(dataset, lambda one: status(one, clock, 30_000), clock.now_ms()))
+    assert [one.severity for one in findings if one.check == "blocks"] == [Severity.PROBLEM]
+
+
+def test_one_damaged_sst_does_not_make_a_database_a_transformed_one(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with open_db(path, settings={"min_filter_keys": 1}) as database:
+        for n in range(3):
+            database.put(b"k%d" % n, b"v" * 100)
+            database.flush()
+    transform(path, spared=2)
+    result = compact(dataset_at(path))
+    assert "compacted" in result.failures[0].reason
+
+
+def test_a_compactions_folder_that_has_vanished(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with open_db(path) as database:
+        for n in range(3):
+            database.put(b"k%d" % n, b"v")
+            database.flush()
+    compact(dataset_at(path))
+    (path / "gc").mkdir(exist_ok=True)
+    boundary = path / "gc" / "compactions.boundary"
+    boundary.write_text("1")
+    shutil.rmtree(path / "compactions")
+    with pytest.raises(StoreError, match=r"all its files are gone.* up to number 1.*delete .*boundary"):
+        compact(dataset_at(path))
+    boundary.unlink()
+    with open_db(path) as database:
+        database.put(b"new", b"row")
+        database.flush()
+    assert len(compact(dataset_at(path)).committed) == 1

@@ -21,8 +21,16 @@ from lithify.coordination.reporting import BackgroundReporter
 from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb.compaction.execute import execute_merge, run_merge
 from lithify.datasets.slatedb.compaction.sources import source_views
-from lithify.datasets.slatedb.compaction.task import MergeTask, RowRules, SourceSst, SstOptions, sst_key
-from lithify.datasets.slatedb.format.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.compaction.task import (
+    DEFAULT_FILTER,
+    BloomPolicy,
+    MergeTask,
+    RowRules,
+    SourceSst,
+    SstOptions,
+    sst_key,
+)
+from lithify.datasets.slatedb.format.filter import NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.format.sst import unseal
 from lithify.datasets.slatedb.kernel import libraries
 from lithify.datasets.slatedb.model import Codec, KeyRange, Manifest, Sst, TieredSpec
@@ -145,7 +153,7 @@ def test_a_filter_is_written_for_enough_rows(bits: int, expected: bool) -> None:
     rows = [put(b"%04d" % i, 1) for i in range(100)]
     bench = Bench().add(rows)
     for minimum, has_enough in ((100, True), (101, False)):
-        options = SstOptions(min_filter_keys=minimum, filter_bits_per_key=bits)
+        options = SstOptions(min_filter_keys=minimum, filters=(BloomPolicy(),) if bits else ())
         (output,) = bench.run(bench.task(options=options)).outputs
         assert bool(output.info.filter_len) == (expected and has_enough)
         assert output.info.filter_offset == output.info.data_end or output.info.filter_len
@@ -163,7 +171,7 @@ def test_the_filter_has_short_and_long_keys() -> None:
         data = bench.store.get(sst_key(FOLDER, sst.id))
         section = data[sst.info.filter_offset : sst.info.filter_offset + sst.info.filter_len]
         bloom = build_bloom(np.array([siphash13(row.key) for row in file.rows], np.uint64), 10)
-        assert unseal(section, Codec.NONE, "filter") == encode_filters([NamedFilter(BLOOM_NAME, bloom)])
+        assert unseal(section, Codec.NONE, "filter") == encode_filters([NamedFilter(DEFAULT_FILTER, bloom)])
 
 
 class BrokenZlib:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from lithify.base.errors import Refused
 from lithify.datasets.slatedb.compaction.task import RowRules, SstOptions
-from lithify.datasets.slatedb.hooks import Drop, FilterDecision, Keep, Modify, Row, RowKind
+from lithify.datasets.slatedb.hooks import Drop, FilterContext, FilterDecision, Keep, Modify, Row, RowKind
 from tests.datasets.slatedb.merging import CONCATENATE, LAST_RUN, Bench, delete, merge, put
 from tests.judge import sst
 
@@ -155,6 +156,73 @@ def test_the_filter_sees_what_is_left_after_retention() -> None:
         Row(b"a", 40, RowKind.VALUE, b"old", 3, 5000),
         Row(b"c", 40, RowKind.MERGE, b"m", 7),
     ]
+
+
+class DropsOldInLastRun:
+    """Rows below the floor that a row names are dropped, but only where nothing lies below."""
+
+    made: ClassVar[list[FilterContext]] = []
+    ended: ClassVar[list[int]] = []
+
+    def __init__(self, context: FilterContext) -> None:
+        self.context = context
+        self.rows = 0
+        self.made.append(context)
+
+    def __call__(self, row: Row) -> FilterDecision:
+        self.rows += 1
+        is_old = row.seq < 45 and row.seq < self.context.retention_min_seq
+        return Drop() if is_old and self.context.is_last_run else Keep()
+
+    def end(self) -> None:
+        self.ended.append(self.rows)
+
+
+@pytest.mark.parametrize("is_last_run", [True, False])
+def test_a_filter_with_state_knows_its_compaction(is_last_run: bool) -> None:
+    DropsOldInLastRun.made.clear()
+    DropsOldInLastRun.ended.clear()
+    rules = RowRules(is_last_run, 1000, 50, None, here("DropsOldInLastRun"), b"seg/", 7)
+    rows = [put(b"a", 40), put(b"b", 48), put(b"c", 60)]
+    bench = Bench().add(rows)
+    assert bench.rows(bench.run(bench.task(rules))) == (rows[1:] if is_last_run else rows)
+    assert DropsOldInLastRun.made == [FilterContext(b"seg/", 7, is_last_run, 1000, 50)]
+    assert DropsOldInLastRun.ended == [3]
+
+
+class FailsToBegin:
+    def __init__(self, context: FilterContext) -> None:
+        raise KeyError("user's mistake")
+
+
+class FailsAtItsEnd:
+    def __init__(self, context: FilterContext) -> None:
+        pass
+
+    def __call__(self, row: Row) -> FilterDecision:
+        return Keep()
+
+    def end(self) -> None:
+        raise KeyError("user's mistake")
+
+
+class NotCalled:
+    def __init__(self, context: FilterContext) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("FailsToBegin", "failed: KeyError"),
+        ("FailsAtItsEnd", "the end of"),
+        ("NotCalled", "cannot be called"),
+    ],
+)
+def test_a_filter_that_is_a_broken_class(name: str, message: str) -> None:
+    bench = Bench().add([put(b"a", 40)])
+    with pytest.raises(Refused, match=message):
+        bench.run(bench.task(RowRules(True, 0, 50, compaction_filter=here(name))))
 
 
 def test_a_filter_over_many_blocks_and_outputs() -> None:

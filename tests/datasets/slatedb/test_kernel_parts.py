@@ -20,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lithify.datasets.slatedb.kernel import codecs, libraries, snappy, varint, zstd_frame
+from lithify.datasets.slatedb.kernel.inputs import BELIEVED_BYTES
 from lithify.datasets.slatedb.kernel.key_hashes import PLACE_BYTES, hash_keys
 from lithify.datasets.slatedb.kernel.layout import SOURCE, KernelStatus
 from lithify.datasets.slatedb.kernel.libraries import Codecs
@@ -140,6 +141,7 @@ def test_codecs_agree_with_the_libraries(codec: Codec, native: bool, sample: int
 def unpacked(codec: Codec, tools: Codecs, stored: bytes) -> bytes | int:
     """The stored bytes decompressed by the kernel, or the status that refused them."""
     source = Bound(np.zeros(1, SOURCE)[0])
+    source["unpacked_limit"] = BELIEVED_BYTES
     source["codec"] = codec
     memory = bytes_of(stored)
     for _ in range(30):

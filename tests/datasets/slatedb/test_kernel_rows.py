@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject
-from lithify.datasets.slatedb.compaction.task import RowRules, SstOptions
+from lithify.datasets.slatedb.compaction.task import RowRules, SourceSst, SstOptions, sst_key
+from lithify.datasets.slatedb.kernel import inputs
 from lithify.datasets.slatedb.model import Codec, KeyRange
 from tests.datasets.slatedb.merging import (
     CONCATENATE,
+    FOLDER,
     KEEP_ALL,
     LAST_RUN,
     Bench,
@@ -270,3 +272,16 @@ def test_keys_that_differ_anywhere_behind_a_common_prefix_are_in_order(common_le
     assert [(row.key, -row.seq) for row in found] == versions
     expected = [(key, first - 9) for first in range(3) for key in {*inside[first::2], *inside[::5]}]
     assert versions == sorted(expected)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_compressed_rows_may_be_larger_than_any_block_is_believed_to_be(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit for blocks without further evidence is lowered, so that the row need not have 256 MiB."""
+    monkeypatch.setattr(inputs, "BELIEVED_BYTES", 100_000)
+    rows = [put(b"a", 1), put(b"b", 2, b"v" * 1_000_000), put(b"c", 3), put(b"d", 4, b"w" * 200_000)]
+    bench = Bench().add(rows)
+    (packed,) = bench.run(bench.task(KEEP_ALL, SstOptions(compression=codec))).outputs
+    bench.sources = [(SourceSst(sst_key(FOLDER, packed.id), packed),)]
+    assert bench.rows(bench.run(bench.task(KEEP_ALL))) == rows

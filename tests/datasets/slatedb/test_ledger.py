@@ -14,7 +14,18 @@ from lithify.base.errors import CorruptObject, LithifyError, Unsupported
 from lithify.base.ids import Ulid, parse_ulid, ulid_from_int, ulid_ms, ulid_to_halves
 from lithify.datasets.slatedb.format import ledger as codec
 from lithify.datasets.slatedb.format import wire
-from lithify.datasets.slatedb.format.flatbuffer import U8, U32, U64, Ref, TableType, Union, tables, write
+from lithify.datasets.slatedb.format.flatbuffer import (
+    BOOL,
+    U8,
+    U32,
+    U64,
+    Ref,
+    TableType,
+    Union,
+    required,
+    tables,
+    write,
+)
 from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.model import DrainSpec, KeyRange, Spec, Sst, SstInfo, TieredSpec
 from lithify.protocol.model import (
@@ -299,8 +310,10 @@ NOTHING = wire.BoundRecord(None, 1)
     ("data", "error", "reason"),
     [
         pytest.param(b"", CorruptObject, "no format version", id="empty"),
-        pytest.param(b"\0\x09" + GOOD[2:], Unsupported, "version 9 is not known", id="version 9"),
-        pytest.param(b"\0\0" + GOOD[2:], Unsupported, "version 0 is not known", id="version 0"),
+        pytest.param(
+            b"\0\x09" + GOOD[2:], Unsupported, "version 9 is not known: a SlateDB newer", id="version 9"
+        ),
+        pytest.param(b"\0\0" + GOOD[2:], CorruptObject, "no SlateDB has written", id="version 0"),
         pytest.param(VERSION_2, CorruptObject, "too short", id="version alone"),
         pytest.param(GOOD[:-30], CorruptObject, "beyond|outside|impossible", id="truncated"),
         pytest.param(VERSION_2 + bytes(range(1, 200)), CorruptObject, "outside|aligned", id="random"),
@@ -367,6 +380,32 @@ def test_the_list_of_compactions_is_required() -> None:
         decode_ledger(data, NAME)
     with pytest.raises((Error, InternalError)):
         official_compactions(data)
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_range_with_the_flag_of_a_slatedb_to_come(is_complete: bool) -> None:
+    """RFC-0035 marks complete ranges by a third field. A flag that is not set is absent, and nothing is lost;
+    one that is set would be."""
+
+    class Range(NamedTuple):
+        range: wire.RangeRecord
+        output_ssts: tuple[wire.SstRecord, ...] | None
+        is_complete: int
+
+    part = TableType("Subcompaction", Range, (*codec._SUBCOMPACTION.slots, BOOL))
+    context = TableType("TieredCompactionContext", codec._ContextRecord, (tables(part), U64))
+    slots = (*codec._COMPACTION.slots[:-1], Union({codec._TIERED_CONTEXT: context}))
+    compaction = TableType("Compaction", codec._CompactionRecord, slots)
+    ledger = TableType("CompactionsV1", codec._LedgerRecord, (U64, required(tables(compaction))))
+    assert RECORD.ctx is not None
+    ranges: Any = tuple(Range(*one, int(is_complete)) for one in RECORD.ctx.subcompactions or ())
+    record = RECORD._replace(ctx=RECORD.ctx._replace(subcompactions=ranges))
+    data = VERSION_2 + write(ledger, codec._LedgerRecord(5, (record,)))
+    if is_complete:
+        with pytest.raises(Unsupported, match=r"Subcompaction has a field in slot 2.*upgrade Lithify"):
+            decode_ledger(data, NAME)
+    else:
+        assert decode_ledger(data, NAME).compactions[0].progress == RUNNING.progress
 
 
 def test_a_newer_writers_field_is_refused() -> None:

@@ -320,8 +320,8 @@ def test_the_undamaged_manifest_reads() -> None:
 OFFICIALLY_REFUSED = [
     ("empty", b"", CorruptObject, "no format version"),
     ("one byte", b"\0", CorruptObject, "no format version"),
-    ("version 9", b"\0\x09" + encoded()[2:], Unsupported, "version 9 is not known"),
-    ("version 0", b"\0\0" + encoded()[2:], Unsupported, "version 0 is not known"),
+    ("version 9", b"\0\x09" + encoded()[2:], Unsupported, "version 9 is not known: a SlateDB newer"),
+    ("version 0", b"\0\0" + encoded()[2:], CorruptObject, "no SlateDB has written"),
     ("version alone", VERSION_2, CorruptObject, "too short"),
     ("truncated", encoded()[:-40], CorruptObject, "beyond|outside"),
     ("random", VERSION_2 + bytes(range(1, 200)), CorruptObject, "outside|aligned"),
@@ -342,7 +342,7 @@ OFFICIALLY_REFUSED = [
     ),
     ("excluded without a key", showing(UNBOUND, wire.BoundRecord(None, 3)), CorruptObject, "type 3 without"),
     ("bound of type 0", showing(wire.BoundRecord(b"l", 0), UNBOUND), CorruptObject, "type 0 with a key"),
-    ("bound of type 4", showing(UNBOUND, wire.BoundRecord(b"l", 4)), CorruptObject, "type 4 with a key"),
+    ("bound of type 4", showing(UNBOUND, wire.BoundRecord(b"l", 4)), Unsupported, "type 4: a SlateDB newer"),
     ("excluded start", showing(wire.BoundRecord(b"l", 3), UNBOUND), CorruptObject, "excludes its start"),
     (
         "range above the SST",
@@ -357,7 +357,12 @@ OFFICIALLY_REFUSED = [
         "shows none of the keys",
     ),
     ("empty range", showing(BOUND, wire.BoundRecord(b"l", 3)), CorruptObject, "holds no key"),
-    ("tracker of version 2", encoded(sequence_tracker=b"\2" + bytes(12)), CorruptObject, "sequence tracker"),
+    (
+        "tracker of version 2",
+        encoded(sequence_tracker=b"\2" + bytes(12)),
+        Unsupported,
+        "tracker has version 2",
+    ),
     ("empty tracker", encoded(sequence_tracker=b""), CorruptObject, "sequence tracker"),
     ("short tracker", encoded(sequence_tracker=b"\1\0\0"), CorruptObject, "sequence tracker"),
     ("unknown SST type", describing(sst_type=2), Unsupported, "SST type 2"),
@@ -378,14 +383,36 @@ def test_damage_the_official_client_refuses(data: bytes, error: type[LithifyErro
 
 
 @pytest.mark.parametrize(
+    ("ids", "today", "by_rfc_0035"),
+    [
+        ((5, 3, 0), None, True),
+        ((), None, True),
+        ((3, 5), Unsupported, True),
+        ((5, 0, 3), Unsupported, True),
+        ((5, 5), CorruptObject, False),
+        ((5, 3, 5), CorruptObject, False),
+    ],
+)
+def test_the_order_of_runs_today_and_by_rfc_0035(
+    ids: tuple[int, ...], today: type[LithifyError] | None, by_rfc_0035: bool
+) -> None:
+    """A manifest that is right by either rule is never called damaged, and one that is right by none is."""
+    data = in_run(view(1), ids=ids)
+    if today is None:
+        assert [run.id for run in decode_manifest(data, NAME).root.runs] == list(ids)
+    else:
+        with pytest.raises(today):
+            decode_manifest(data, NAME)
+    assert (today is CorruptObject) != by_rfc_0035
+
+
+@pytest.mark.parametrize(
     ("data", "error", "reason"),
     [
         pytest.param(
             in_run(view(1), ids=(4, 4)), CorruptObject, "runs 4 and 4 .* descending", id="same run id"
         ),
-        pytest.param(
-            in_run(view(1), ids=(3, 4)), CorruptObject, "runs 3 and 4 .* descending", id="run order"
-        ),
+        pytest.param(in_run(view(1), ids=(3, 4)), Unsupported, "newer SlateDB .* upgrade", id="run order"),
         pytest.param(
             in_run(view(1, b"m", b"n"), view(2, b"a", b"b")),
             CorruptObject,

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lithify.base.errors import CorruptObject, ObjectNotFound, Unsupported
+from lithify.datasets.slatedb.compaction.task import DEFAULT_FILTER
 from lithify.datasets.slatedb.format import sst
-from lithify.datasets.slatedb.format.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.format.filter import NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.format.index import decode_index, encode_index
 from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest
 from lithify.datasets.slatedb.format.sst import decode_info, encode_info, encode_tail, read_info, seal, unseal
@@ -68,7 +69,7 @@ def test_metadata_is_byte_identical(tmp_path: Path, codec: str | None, block_siz
     bloom = build_bloom(np.array([siphash13(row.key) for row in rows], np.uint64), 10)
     assert encode_index(index) == raw(info.index_offset, info.index_len)
     assert encode_stats(stats) == raw(info.stats_offset, info.stats_len)
-    assert encode_filters([NamedFilter(BLOOM_NAME, bloom)]) == raw(info.filter_offset, info.filter_len)
+    assert encode_filters([NamedFilter(DEFAULT_FILTER, bloom)]) == raw(info.filter_offset, info.filter_len)
     assert len(index) == len(read_sst(data).blocks)
     assert info.data_end == index.offsets[-1]
     info_offset = info.stats_offset + info.stats_len

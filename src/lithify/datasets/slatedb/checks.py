@@ -3,10 +3,11 @@
 1. The state files can be listed, read and decoded.
 2. Every SST that the latest manifest names exists, and so does every manifest that a checkpoint pins.
 3. A coordinator is alive if there is work; workers that hold compactions send heartbeats.
-4. No compaction stays in a state longer than its owner needs to notice it; none has failed for good.
-5. The writer is not at its limit of L0 SSTs, and not close to it.
-6. The clocks that wrote heartbeats and SST ids are not ahead of this machine's.
-7. Old versions do not pile up.
+4. The filters of the newest SST can be written for outputs too.
+5. No compaction stays in a state longer than its owner needs to notice it; none has failed for good.
+6. The writer is not at its limit of L0 SSTs, and not close to it.
+7. The clocks that wrote heartbeats and SST ids are not ahead of this machine's.
+8. Old versions do not pile up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lithify.base.ids import ulid_ms
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.paths import parse_sst_key
+from lithify.datasets.slatedb.format.transformed import check_not_transformed
 from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.protocol.finding import Finding, advice, ok, problem, warning
@@ -66,6 +68,13 @@ def check_database(
     yield ok("state files", f"the manifest (epoch {manifest.compactor_epoch}) and the ledger are sound")
     yield from _check_clients(manifest)
     yield from _check_objects(dataset, manifest)
+    try:
+        check_not_transformed(dataset.store, dataset.paths, manifest, dataset.url)
+    except Refused as error:
+        says, _, do = str(error).rpartition("; ")
+        yield problem("blocks", says, do)
+    else:
+        yield from _check_filters(dataset, manifest)
     yield from check_compactions(found)
     yield from (check_backlog(p) for p in found.backlog)
     flushes = [(ulid_ms(view.id), "the writer") for tree in manifest.trees() for view in tree.l0[:1]]
@@ -117,6 +126,22 @@ def _check_objects(dataset: SlateDataset, manifest: Manifest) -> Iterator[Findin
             "delete these checkpoints with SlateDB's admin tool, or wait until they expire; until then "
             "garbage collection deletes nothing",
         )
+
+
+# Filters
+
+
+def _check_filters(dataset: SlateDataset, manifest: Manifest) -> Iterator[Finding]:
+    """Return why compactions are refused because of the filters of their inputs, if they are."""
+    from lithify.datasets.slatedb.format.policies import check_filters  # imports the compiler
+
+    try:
+        check_filters(dataset.store, dataset.paths, manifest, dataset.options.filter_rules)
+    except Refused as error:
+        says, _, do = str(error).partition("; ")
+        yield problem("filters", says, do)
+    except (CorruptObject, StoreError):
+        return  # compactions of these inputs say so; filters are made anew
 
 
 # Backlog, versions

@@ -29,7 +29,7 @@ from lithify.coordination.sidecar import ObjectJournal, Reporting
 from lithify.datasets.kind import DatasetPort
 from lithify.datasets.slatedb.compaction.commit import Commit, is_committed
 from lithify.datasets.slatedb.compaction.sources import source_views
-from lithify.datasets.slatedb.compaction.task import TaskResult
+from lithify.datasets.slatedb.compaction.task import TaskResult, read_output
 from lithify.datasets.slatedb.compaction.transform import (
     is_trivial_move,
 )
@@ -38,6 +38,7 @@ from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.format.paths import COMPACTIONS_SUFFIX, DatabasePaths
+from lithify.datasets.slatedb.format.transformed import check_not_transformed
 from lithify.datasets.slatedb.model import (
     KeyRange,
     Manifest,
@@ -262,7 +263,10 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     def take_epoch(self, permit: Permit = lambda taking: None) -> int:
         """Fence every older coordinator."""
-        ledger, _ = self._looked_at()  # fresh if the lease was watched since
+        ledger, manifest = self._looked_at()  # fresh if the lease was watched since
+        found = self._lease.found
+        if found is None or found.lease is None or found.lease.taken != manifest.compactor_epoch:
+            check_not_transformed(self.store, self.paths, manifest, self.url)  # Lithify has not been here yet
         mark = self._tries.begin(self._ids.uuid().hex)
 
         def raise_epoch(manifest_id: int, manifest: Manifest) -> Manifest | None:
@@ -446,7 +450,9 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     def outcome(self, result: TaskResult) -> RangeOutcome:
         return RangeOutcome(
-            outputs=result.outputs,
+            outputs=tuple(
+                read_output(self.store, self.paths.compacted_folder, sst) for sst in result.outputs
+            ),
             bytes_read=result.bytes_read,
             bytes_written=result.bytes_written,
             rows=asdict(result.rows),

@@ -13,6 +13,13 @@ version of a key by itself, newest first, after expiry and retention:
   expiry time.
 
 Both must be pure functions: a range may be executed more than once, in another process.
+
+A compaction filter may also be a class, `Filter(context: FilterContext)`. Each attempt to execute a range
+makes one instance. It is called with the range's rows in the order of keys, and may keep state meanwhile.
+After the last row its method `end()` is called, if it has one; not after an error. The context says what the
+filter may do: if `is_last_run`, no older version of a key lies below the rows that it sees, so that dropping
+all of them deletes the key. In other runs a dropped row uncovers older ones. The filter of a resumed range
+sees only the rows that are not written yet.
 """
 
 from __future__ import annotations
@@ -68,7 +75,50 @@ class Modify:
 
 
 FilterDecision = Keep | Drop | Modify
-CompactionFilter = Callable[[Row], FilterDecision]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterContext:
+    """The compaction that a filter takes part in."""
+
+    segment: bytes
+    """Prefix of the segment; empty for the root tree."""
+    destination: int
+    """Number of the sorted run that is written."""
+    is_last_run: bool
+    """Whether that is the oldest run of its tree."""
+    clock_tick_ms: int
+    """The time by which rows expire: the newest that the writer has flushed."""
+    retention_min_seq: int
+    """Rows with this sequence number or a higher one may be needed by a snapshot."""
+
+
+class CompactionFilter:
+    """The user's compaction filter, checked to return decisions."""
+
+    def __init__(self, path: str, context: FilterContext) -> None:
+        """Raise `Refused` if it cannot be loaded or made."""
+        self._name = f"compaction filter {path!r}"
+        self._decide = load_function(path, "compaction filter")
+        if isinstance(self._decide, type):
+            self._decide = _call(self._decide, self._name, None, context)
+            if not callable(self._decide):
+                raise Refused(f"{self._name}: its instances cannot be called with a row")
+
+    def __call__(self, row: Row) -> FilterDecision:
+        decision = _call(self._decide, self._name, row.key, row)
+        if not isinstance(decision, Keep | Drop | Modify):
+            raise Refused(
+                f"{self._name} returned {decision!r} instead of Keep(), Drop() or Modify(...) "
+                f"for key {row.key!r}"
+            )
+        return decision
+
+    def end(self) -> None:
+        """Tell the filter that it has seen all rows."""
+        end = getattr(self._decide, "end", None)
+        if callable(end):
+            _call(end, f"the end of {self._name}", None)
 
 
 def load_function(path: str, purpose: str) -> Callable[..., Any]:
@@ -105,26 +155,9 @@ def load_merge_operator(path: str) -> MergeOperator:
     return merge
 
 
-def load_compaction_filter(path: str) -> CompactionFilter:
-    """Return the user's compaction filter, checked to return a decision."""
-    function = load_function(path, "compaction filter")
-
-    def decide(row: Row) -> FilterDecision:
-        decision = _call(function, f"compaction filter {path!r}", row.key, row)
-        if not isinstance(decision, Keep | Drop | Modify):
-            raise Refused(
-                f"compaction filter {path!r} returned {decision!r} instead of Keep(), Drop() or Modify(...) "
-                f"for key {row.key!r}"
-            )
-        return decision
-
-    return decide
-
-
-def _call(function: Callable[..., Any], name: str, key: bytes, *arguments: object) -> Any:
+def _call(function: Callable[..., Any], name: str, key: bytes | None, *arguments: object) -> Any:
     try:
         return function(*arguments)
     except (Exception, SystemExit) as error:
-        raise Refused(
-            f"{name} failed for key {key!r}: {error!r}; nothing of this range was published"
-        ) from error
+        at = "" if key is None else f" for key {key!r}"
+        raise Refused(f"{name} failed{at}: {error!r}; nothing of this range was published") from error

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lithify.base.errors import Refused
-from lithify.datasets.slatedb.compaction.task import SstOptions
-from lithify.datasets.slatedb.hooks import load_compaction_filter, load_merge_operator
+from lithify.datasets.slatedb.compaction.task import FilterRules, SstOptions
+from lithify.datasets.slatedb.hooks import load_function, load_merge_operator
 from lithify.datasets.slatedb.model import Codec
 from lithify.datasets.slatedb.planning.tiered import TieredPolicy, parse_scheduler_options
 from lithify.datasets.slatedb.planning.timeline import SegmentTimes
@@ -37,6 +37,7 @@ class SlateOptions:
     compression: Codec | None = None
     """`None` keeps the codec of the newest input."""
     min_filter_keys: int = SstOptions().min_filter_keys
+    filter_rules: FilterRules = field(default_factory=FilterRules)
     merge_operator: str | None = None
     compaction_filter: str | None = None
 
@@ -44,12 +45,13 @@ class SlateOptions:
         """Raise `Refused` for options that no task could carry out, before anything is written."""
         if self.block_size is not None:
             _check_block_size(self.block_size)
+        _check_filters(self.filter_rules)
         if self.max_sst_size < 1:
             raise Refused(f"max_sst_size is {self.max_sst_size} bytes; it must be at least 1")
         if self.merge_operator is not None:
             load_merge_operator(self.merge_operator)
         if self.compaction_filter is not None:
-            load_compaction_filter(self.compaction_filter)
+            load_function(self.compaction_filter, "compaction filter")
 
 
 def _check_block_size(block_size: int) -> None:
@@ -60,6 +62,16 @@ def _check_block_size(block_size: int) -> None:
     if block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
         raise Refused(f"a block size of {block_size} bytes does not exist in SlateDB; use one of {sizes}")
+
+
+def _check_filters(rules: FilterRules) -> None:
+    if rules.names:
+        from lithify.datasets.slatedb.format.policies import (
+            policy_of,  # imports the compiler, which few commands need
+        )
+
+        for name in rules.names:
+            policy_of(name, rules.prefix_lens)
 
 
 def slate_options(settings: SlatedbSettings) -> SlateOptions:
@@ -83,9 +95,20 @@ def slate_options(settings: SlatedbSettings) -> SlateOptions:
         block_size=None if settings.block_size is None else int(settings.block_size),
         compression=Codec[codec.upper()] if codec is not None else None,
         min_filter_keys=settings.min_filter_keys,
+        filter_rules=FilterRules(
+            _names_in(settings.filter_policies),
+            settings.filter_bits_per_key,
+            settings.filter_prefixes,
+        ),
         merge_operator=settings.merge_operator,
         compaction_filter=settings.compaction_filter,
     )
+
+
+def _names_in(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return () if text.strip() == "none" else tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def _segment_times(settings: SegmentSettings) -> SegmentTimes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from lithify.config.durations import Duration, at_least
 from lithify.config.sections import (
@@ -16,6 +16,7 @@ from lithify.config.sections import (
     PositiveSize,
     Section,
     Texts,
+    no_truth,
 )
 from lithify.config.sizes import Bytes
 
@@ -90,6 +91,29 @@ class SlatedbSettings(OwnSection):
         },
     }
 
+    FOREIGN: ClassVar = {
+        "compression_codec": "compression_codec",
+        "filter_bits_per_key": "filter_bits_per_key",
+        "min_filter_keys": "min_filter_keys",
+        **dict.fromkeys(
+            (
+                "default_ttl",
+                "flush_interval",
+                "l0_flush_parallelism",
+                "l0_max_ssts_per_key",
+                "l0_sst_size_bytes",
+                "manifest_poll_interval",
+                "manifest_update_timeout",
+                "max_unflushed_bytes",
+                "max_wal_flushes_before_l0_flush",
+                "metric_level",
+                "object_store_cache_options",
+                "wal_enabled",
+            ),
+            "",
+        ),
+    }
+
     OF_DATASETS: ClassVar = (
         "l0_max_ssts",
         "max_concurrent_compactions",
@@ -98,6 +122,9 @@ class SlatedbSettings(OwnSection):
         "checkpoint_lifetime",
         "max_sst_size",
         "min_filter_keys",
+        "filter_policies",
+        "filter_bits_per_key",
+        "filter_prefixes",
         "compression_codec",
         "block_size",
         "segments",
@@ -124,6 +151,18 @@ class SlatedbSettings(OwnSection):
     min_filter_keys: NaturalInt = Field(
         default=1000, description="The smallest number of keys for which an SST gets a filter"
     )
+    filter_policies: str | None = Field(
+        default=None,
+        description="Names of the filters of outputs, separated by commas, such as _bf, or none; unset: as in "
+        "the newest input that has any",
+    )
+    filter_bits_per_key: Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=64)] | None = Field(
+        default=None, description="Bits per key of filters; unset: as in the newest input that has any"
+    )
+    filter_prefixes: dict[str, PositiveInt] = Field(
+        default_factory=dict,
+        description="How many first bytes of keys prefix extractors take, by the names they have in filters",
+    )
     compression_codec: str | None = Field(
         default=None, description="none, snappy, zlib, lz4 or zstd; unset: as in the newest input"
     )
@@ -134,7 +173,7 @@ class SlatedbSettings(OwnSection):
         default=None, description="Your merge operator, as package.module:function"
     )
     compaction_filter: str | None = Field(
-        default=None, description="Your row filter, as package.module:function"
+        default=None, description="Your row filter, as package.module:function or package.module:class"
     )
     segments: SegmentSettings = SegmentSettings()
     garbage_collector_options: GarbageCollectorSettings = GarbageCollectorSettings()

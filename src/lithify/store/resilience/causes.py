@@ -67,6 +67,19 @@ def not_served(error: BaseException, verb: str) -> str | None:
     )
 
 
+def right_for(error: BaseException, verb: str) -> str:
+    """Return which right may be missing, as the rest of a sentence, if the store denied this operation; else
+    empty text."""
+    status = _STATUS.search(str(error).partition("Debug source")[0])
+    if status is None or status[1] != "403":
+        return ""
+    if verb == "list":
+        return "; allow this user to list the folder (S3: s3:ListBucket, a right on the bucket itself)"
+    if verb in ("get", "head"):
+        return "; if the object need not exist, allow s3:ListBucket: without that right, S3 denies so too"
+    return ""
+
+
 def failure_of(error: BaseException) -> tuple[RequestFailure, str]:
     """Return the kind of failure of an obstore error, and its cause in a few words."""
     text, _, debug = str(error).partition("Debug source")

@@ -37,11 +37,20 @@ from lithify.datasets.slatedb.compaction.task import (
     RowRules,
     SourceSst,
     TaskResult,
+    as_output,
+    read_output,
     sst_key,
 )
 from lithify.datasets.slatedb.format.block_size import read_block_size
-from lithify.datasets.slatedb.format.policies import check_policies, newest_filtered, read_stored_filter
-from lithify.datasets.slatedb.hooks import Drop, Keep, Modify, load_compaction_filter, load_merge_operator
+from lithify.datasets.slatedb.format.policies import filters_like, newest_filtered, read_stored_filter
+from lithify.datasets.slatedb.hooks import (
+    CompactionFilter,
+    Drop,
+    FilterContext,
+    Keep,
+    Modify,
+    load_merge_operator,
+)
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, bounds_of
 from lithify.datasets.slatedb.kernel.inputs import FIRST_KEY_CAPACITY, Input, open_inputs
 from lithify.datasets.slatedb.kernel.layout import (
@@ -106,7 +115,7 @@ def _run_merge(
     finally:
         merge.close()
     return TaskResult(
-        outputs=(*task.resume_outputs, *merge.outputs.finished),
+        outputs=(*task.resume_outputs, *map(as_output, merge.outputs.finished)),
         rows=merge.row_counts(),
         bytes_read=merge.bytes_read,
         bytes_written=merge.outputs.bytes_written,
@@ -127,7 +136,10 @@ class _Merge:
         reporter: BackgroundReporter | None,
     ) -> None:
         self.reporter = reporter
-        resume = last_row(store, task.output_folder, task.resume_outputs[-1]) if task.resume_outputs else None
+        resume = None
+        if task.resume_outputs:
+            last = read_output(store, task.output_folder, task.resume_outputs[-1])
+            resume = last_row(store, task.output_folder, last)
         key_range = task.range if resume is None else _resumed_range(task, resume[0])
         sources = _parts(task, key_range)
         self._sources = sources
@@ -138,10 +150,11 @@ class _Merge:
             sizes = {part.key: part.stated_bytes for part in parts}
             sent = {part.key: part.content for part in parts if part.content is not None}
             is_remote, store = False, PreloadedStore(store, sizes, sent)
-        filtered = newest_filtered(task.sources) if _is_small(parts) else None
-        if filtered is not None and filtered in parts:  # else it was checked before ranges were split
-            check_policies(filtered, read_stored_filter(store, filtered))
         options = task.options
+        if options.filters is None:
+            filtered = newest_filtered(task.sources)
+            stored = b"" if filtered is None else read_stored_filter(store, filtered)
+            options = replace(options, filters=filters_like(store, filtered, stored, options.filter_rules))
         if options.block_size is None:
             options = replace(options, block_size=read_block_size(store, parts))
         self._set_hooks(task.rules)
@@ -177,6 +190,8 @@ class _Merge:
                 lambda: prime(self.source_records, self.tree, self.merger_records, self.codecs.records)
             )
             self._repeat(self._run_kernel)
+        if self.filter is not None:
+            self.filter.end()
         # The last commits may hang: reporting continues until they have ended.
         self.outputs.close()
         if self.reporter is not None:
@@ -205,7 +220,10 @@ class _Merge:
     def _set_hooks(self, rules: RowRules) -> None:
         operator, row_filter = rules.merge_operator, rules.compaction_filter
         self.operator = None if operator is None else load_merge_operator(operator)
-        self.filter = None if row_filter is None else load_compaction_filter(row_filter)
+        context = FilterContext(
+            rules.segment, rules.destination, rules.is_last_run, rules.clock_tick_ms, rules.retention_min_seq
+        )
+        self.filter = None if row_filter is None else CompactionFilter(row_filter, context)
 
     def _set_rules(self, rules: RowRules) -> None:
         self.merger["source_count"] = len(self._sources)
@@ -247,7 +265,10 @@ class _Merge:
 
     def _provide(self, status: int) -> None:
         if status >= KernelStatus.BAD_CHECKSUM:
-            raise self.inputs[self.merger["at_source"]].corrupt(status) from self.codecs.cause()
+            source = self.inputs[self.merger["at_source"]]
+            if not source.provide(status):
+                raise source.corrupt(status) from self.codecs.cause()
+            return
         if self.outputs.provide(status):
             return
         match status:

@@ -1,8 +1,7 @@
 """Preparation of a claimed compaction: one task for each of its ranges.
 
 1. Find the views of its sources in the manifest, newest source first, and their objects. Refuse sources with
-   filters of a policy that outputs would not have: clients skip filters whose names they do not know, and
-   would read without any.
+   filters that outputs cannot have (`policies`).
 2. Split the key space into ranges (`split`), or use the ranges that an earlier worker recorded.
 3. Give each range those SSTs of each source that can show one of its keys, in their order (`narrowed`). A
    source without any is left out: a task reads nothing of it. So the request for one range stays small,
@@ -25,12 +24,20 @@ from lithify.coordination.sidecar import Reporting
 from lithify.datasets.slatedb.compaction import split
 from lithify.datasets.slatedb.compaction.execute import execute_merge
 from lithify.datasets.slatedb.compaction.sources import Locator, source_views
-from lithify.datasets.slatedb.compaction.task import SENT_BYTES, MergeTask, RowRules, SourceSst, SstOptions
+from lithify.datasets.slatedb.compaction.task import (
+    SENT_BYTES,
+    MergeTask,
+    RowRules,
+    SourceSst,
+    SstOptions,
+    as_output,
+    as_source,
+)
 from lithify.datasets.slatedb.compaction.validate import older_l0_left
 from lithify.datasets.slatedb.format.block_size import read_block_size
 from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.datasets.slatedb.format.paths import DatabasePaths
-from lithify.datasets.slatedb.format.policies import check_policies, newest_filtered, read_stored_filter
+from lithify.datasets.slatedb.format.policies import filters_like, newest_filtered, read_stored_filter
 from lithify.datasets.slatedb.kernel.block_ranges import bounds_of, sent_blocks
 from lithify.datasets.slatedb.model import KeyRange, Manifest, Sst, TieredSpec, Tree, tree_label
 from lithify.datasets.slatedb.options import SlateOptions
@@ -81,7 +88,6 @@ class CompactionPreparer:
         if not sources:
             return RangeJob(())
         cut, outputs = self._cut(compaction, sources, slots)
-        self._check_policies(sources)
         ranges = cut.ranges
         progress = compaction.progress
         horizon = (
@@ -95,6 +101,8 @@ class CompactionPreparer:
             retention_min_seq=horizon,
             merge_operator=self._options.merge_operator,
             compaction_filter=self._options.compaction_filter,
+            segment=spec.segment,
+            destination=spec.destination,
         )
         total_bytes = sum(s.sst.info.data_end for group in sources for s in group)
         cost_bytes = total_bytes // len(ranges)
@@ -112,7 +120,7 @@ class CompactionPreparer:
                     range=key_range,
                     rules=rules,
                     options=cut.options,
-                    resume_outputs=outputs[index],
+                    resume_outputs=tuple(map(as_output, outputs[index])),
                     part_bytes=LARGE_PART_BYTES if total_bytes >= LARGE_BYTES else None,
                     reporting=reporting(index),
                 ),
@@ -147,7 +155,7 @@ class CompactionPreparer:
         self, compaction: SlateCompaction, sources: Sources, slots: int
     ) -> tuple[split.CompactionSplit, Sequence[tuple[Sst, ...]]]:
         """Return the ranges, and the existing outputs of each."""
-        options = self._sst_options(sources)
+        options = self._with_filters(self._sst_options(sources), sources)
         recorded = () if compaction.progress is None else compaction.progress.ranges
         if not recorded:
             cut = split.plan_ranges(self._store, sources, options, slots, self._foreseen)
@@ -159,12 +167,14 @@ class CompactionPreparer:
         ranges = tuple(done.range for done in recorded)
         return split.CompactionSplit(options, ranges), [done.outputs for done in recorded]
 
-    def _check_policies(self, sources: Sources) -> None:
-        """Raise `Refused` if clients would use none of the outputs' filters. A task that reads everything at
-        once checks that itself."""
+    def _with_filters(self, options: SstOptions, sources: Sources) -> SstOptions:
+        """Return the options with the filters of outputs, unless a task that reads everything at once finds
+        them out itself. Raise `Refused` for filters that cannot be written."""
+        if split.is_small(split.shown_parts(sources), options):
+            return options
         part = newest_filtered(sources)
-        if part is not None and not split.is_small(split.shown_parts(sources), self._sst_options(sources)):
-            check_policies(part, self._foreseen.take(read_stored_filter, self._store, part))
+        stored = b"" if part is None else self._foreseen.take(read_stored_filter, self._store, part)
+        return replace(options, filters=filters_like(self._store, part, stored, options.filter_rules))
 
     def _sst_options(self, sources: Sources) -> SstOptions:
         compression = self._options.compression
@@ -173,6 +183,8 @@ class CompactionPreparer:
             max_sst_size=self._options.max_sst_size,
             compression=sources[0][0].sst.info.compression if compression is None else compression,
             min_filter_keys=self._options.min_filter_keys,
+            filters=None,
+            filter_rules=self._options.filter_rules,
         )
 
 
@@ -180,9 +192,15 @@ def with_known(sources: Sources, key_range: KeyRange, cut: split.CompactionSplit
     """Return the sources of a range, with their contents or the positions of their blocks, as far as these
     are known and the request stays small."""
     left_bytes = SENT_BYTES
+    keys: dict[bytes, bytes] = {}  # equal keys travel once
+
+    def once(shown: KeyRange) -> KeyRange:
+        start, end = (None if key is None else keys.setdefault(key, key) for key in (shown.start, shown.end))
+        return KeyRange(start, end, shown.end_inclusive)
 
     def sent(part: SourceSst) -> SourceSst:
         nonlocal left_bytes
+        part = replace(part, sst=as_source(part.sst), visible=once(part.visible))
         content = cut.contents.get(part.key)
         if content is not None and len(content) <= left_bytes:
             left_bytes -= len(content)

@@ -14,6 +14,7 @@
    of the group. A group is a small share of the target, so that cuts can be placed evenly, but no index gives
    more than a fixed number of anchors. Blocks outside the view's range do not count, and no cut is made at a
    key outside it.
+   An anchor's key has at most `MAX_CUT_KEY_BYTES`: a beginning of a longer one is a boundary as well.
 4. Sort all anchors by key and sum up the bytes. The total divided by the target is the number of ranges; each
    cut is the first anchor at which its share of the bytes is reached.
 
@@ -49,6 +50,8 @@ MIN_SMALL_RANGE_BYTES = 16 << 20
 MIN_RANGES_OF_SMALL = 4
 """A compaction may be split into this many ranges even if they are smaller than `MIN_RANGE_BYTES`."""
 MAX_KEPT_INDEX_BYTES = 64 << 20
+MAX_CUT_KEY_BYTES = 1 << 10
+"""Ranges travel with tasks, and stay in the record of a compaction."""
 
 ReadT = TypeVar("ReadT")
 
@@ -81,7 +84,7 @@ def anchors(index: BlockIndex, effective: KeyRange, target_bytes: int) -> list[A
             break
         if effective.start is not None and behind is not None and behind <= effective.start:
             continue
-        found.append(Anchor(max(key, effective.start or b""), size_bytes))
+        found.append(Anchor(max(key, effective.start or b"")[:MAX_CUT_KEY_BYTES], size_bytes))
     return found
 
 

@@ -8,21 +8,52 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 
+from lithify.base.errors import CorruptObject
 from lithify.base.ids import Ulid
 from lithify.coordination.sidecar import Reporting
+from lithify.datasets.slatedb.format.sst import read_info
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
+from lithify.store.objects import ObjectStore
 
 DEFAULT_BLOCK_SIZE = 4096
 SMALL_BYTES = 8 << 20
 """SSTs with no more bytes in total are read whole, at once."""
+MAX_SENT_KEY_BYTES = 1 << 10
+"""Longer keys do not travel with a task."""
 SENT_BYTES = 1 << 20
 """The most bytes of the driver's knowledge of the sources that travel with a task: a part of the largest
 request. SSTs with no more bytes in total may travel whole."""
 DEFAULT_MAX_SST_SIZE = 256 * 1024 * 1024
 DEFAULT_MIN_FILTER_KEYS = 1000
 DEFAULT_FILTER_BITS_PER_KEY = 10
+DEFAULT_FILTER = "_bf"
+"""The name of the filter that clients use by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class BloomPolicy:
+    """A filter that outputs get."""
+
+    name: str = DEFAULT_FILTER
+    bits_per_key: int = DEFAULT_FILTER_BITS_PER_KEY
+    has_keys: bool = True
+    """Whether it has whole keys."""
+    prefix_len: int = 0
+    """How many first bytes of keys it has, of keys with so many; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterRules:
+    """The settings for filters of outputs."""
+
+    names: tuple[str, ...] | None = None
+    """`None`: those of the newest input with filters, or the default."""
+    bits_per_key: int | None = None
+    """`None`: as in the newest input with such filters, or the default."""
+    prefix_lens: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """How many bytes prefix extractors take, by the names they have in filters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +68,9 @@ class SstOptions:
     compression: Codec = Codec.NONE
     min_filter_keys: int = DEFAULT_MIN_FILTER_KEYS
     """An output with fewer rows gets no filter."""
-    filter_bits_per_key: int = DEFAULT_FILTER_BITS_PER_KEY
-    """0 writes no filter at all, which is always correct."""
+    filters: tuple[BloomPolicy, ...] | None = (BloomPolicy(),)
+    """At most one length of prefixes; `None` for filters as in the inputs (`filter_rules`)."""
+    filter_rules: FilterRules = field(default_factory=FilterRules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +87,8 @@ class RowRules:
     """`package.module:function` of an associative `(key, existing | None, operand) -> value`."""
     compaction_filter: str | None = None
     """`package.module:function`; see `lithify.datasets.slatedb.hooks`."""
+    segment: bytes = b""
+    destination: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +188,35 @@ class TaskResult:
     cpu_s: float
     peak_memory_bytes: int
     """High-water mark of the process's resident memory."""
+
+
+def as_source(sst: Sst) -> Sst:
+    """Return an input as it travels with a task: long first and last keys as looser bounds."""
+    first, last = sst.info.first_entry, sst.info.last_entry
+    if first is None or max(len(first), len(last or b"")) <= MAX_SENT_KEY_BYTES:
+        return sst
+    last = None if last is None or len(last) > MAX_SENT_KEY_BYTES else last
+    return replace(sst, info=replace(sst.info, first_entry=first[:MAX_SENT_KEY_BYTES], last_entry=last))
+
+
+def as_output(sst: Sst) -> Sst:
+    """Return an output as it travels with a task or its result: without long first and last keys, which are
+    in the file (`read_output`)."""
+    first, last = sst.info.first_entry or b"", sst.info.last_entry or b""
+    if max(len(first), len(last)) <= MAX_SENT_KEY_BYTES:
+        return sst
+    return replace(sst, info=replace(sst.info, first_entry=None, last_entry=None))
+
+
+def read_output(store: ObjectStore, folder: str, sst: Sst) -> Sst:
+    """Return the output with its first and last key, from its file if it has travelled without them."""
+    if sst.info.first_entry is not None:
+        return sst
+    key = sst_key(folder, sst.id)
+    info, _ = read_info(store, key)
+    if replace(info, first_entry=None, last_entry=None) != sst.info:
+        raise CorruptObject(key, "its info is not that of the output that was written")
+    return replace(sst, info=info)
 
 
 def sst_key(folder: str, sst_id: Ulid) -> str:

@@ -147,10 +147,7 @@ def decode_ledger(data: bytes, name: str) -> SlateLedger:
         raise CorruptObject(name, f"a compactions file of {len(data)} bytes has no format version")
     (version,) = _VERSION.unpack_from(data)
     if version not in READ_VERSIONS:
-        raise Unsupported(
-            f"{name}: compactions format version {version} is not known; this version of Lithify knows "
-            f"{' and '.join(map(str, READ_VERSIONS))}"
-        )
+        raise wire.unknown_version(name, "compactions", version, READ_VERSIONS)
     record = read(data[_VERSION.size :], _LEDGER, name)
     compactions = sorted(
         (_decode_compaction(entry, version, name) for entry in record.recent_compactions), key=lambda c: c.id

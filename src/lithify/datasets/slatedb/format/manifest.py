@@ -239,11 +239,13 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
     (version,) = _VERSION.unpack_from(data)
     decoders: Mapping[int, Callable[[bytes, str], Manifest]] = {1: _decode_v1, 2: _decode_v2}
     if version not in decoders:
-        raise Unsupported(
-            f"{name}: manifest format version {version} is not known; this version of Lithify knows "
-            f"{' and '.join(map(str, decoders))}"
-        )
+        raise wire.unknown_version(name, "manifest", version, decoders)
     manifest = replace(decoders[version](data[_VERSION.size :], name), format_version=version)
+    if newer := _newer_rules(manifest):
+        raise Unsupported(
+            f"{name}: {newer}, as no SlateDB up to {wire.NEWEST_CLIENT} writes it: a newer SlateDB wrote it; "
+            "upgrade Lithify"
+        )
     if problem := manifest_problem(manifest):
         raise CorruptObject(name, problem)
     return manifest
@@ -273,6 +275,20 @@ def manifest_problem(manifest: Manifest) -> str | None:
         or next(filter(None, map(_tree_problem, manifest.trees())), None)
         or _identity_problem(manifest)
     )
+
+
+def _newer_rules(manifest: Manifest) -> str | None:
+    """Return which rule of today's manifests this one breaks as a newer SlateDB may, or `None`. By RFC-0035
+    the list alone orders runs, and their numbers only tell them apart."""
+    tracker = manifest.sequence_tracker
+    if tracker and tracker[0] > _SEQUENCE_TRACKER_VERSION:
+        return f"its sequence tracker has version {tracker[0]}"
+    for tree in manifest.trees():
+        ids = [run.id for run in tree.runs]
+        if len(set(ids)) == len(ids) and ids != sorted(ids, reverse=True):
+            where = f"segment {tree.prefix!r}" if tree.prefix else "the root tree"
+            return f"the numbers of the sorted runs of {where} do not descend"
+    return None
 
 
 def may_follow(before: Manifest, after: Manifest) -> bool:

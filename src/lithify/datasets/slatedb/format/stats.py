@@ -6,6 +6,7 @@ out cheaply whether an SST holds merge operands. Written bytes equal those of th
 
 from __future__ import annotations
 
+import logging
 import struct
 from dataclasses import dataclass
 
@@ -13,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lithify.base.errors import CorruptObject, Unsupported
-from lithify.datasets.slatedb.format.sst import BytesLike
+from lithify.datasets.slatedb.format.sst import BytesLike, unseal
 from lithify.datasets.slatedb.kernel import flatbuffer as fb
+from lithify.datasets.slatedb.model import MAX_METADATA_BYTES, SstInfo, layout_problem
 from lithify.kernel.cache import entry, inlined
+from lithify.store.objects import ObjectStore
+
+_log = logging.getLogger("lithify")
 
 _COUNT = struct.Struct("<I")
 _BLOCK_BYTES_MAX = 32
@@ -62,6 +67,19 @@ class SstStats:
         return np.ascontiguousarray(
             np.stack((self.block_puts, self.block_deletes, self.block_merges), axis=1), dtype=np.int64
         )
+
+
+def read_stats(store: ObjectStore, key: str, info: SstInfo) -> SstStats | None:
+    """Return the stats of the SST with that key; `None` if it has none that can be read."""
+    name = f"{key} (stats)"
+    if not info.stats_len or layout_problem(info):
+        return None
+    try:
+        stored = store.get_range(key, info.stats_offset, info.stats_len)
+        return decode_stats(unseal(stored, info.compression, name, limit=MAX_METADATA_BYTES), name)
+    except (CorruptObject, Unsupported) as error:
+        _log.warning("%s", error)
+        return None
 
 
 def max_stats_bytes(blocks: int) -> int:

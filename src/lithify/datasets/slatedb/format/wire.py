@@ -12,10 +12,11 @@ with a key"; a start is never excluded, and a range is never empty. Clients cras
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
-from lithify.base.errors import CorruptObject, Unsupported
+from lithify.base.errors import CorruptObject, LithifyError, Unsupported
 from lithify.base.ids import Ulid, ulid_from_halves, ulid_to_halves
 from lithify.datasets.slatedb.format.flatbuffer import (
     BYTES,
@@ -30,6 +31,8 @@ from lithify.datasets.slatedb.model import Codec, FilterFormat, KeyRange, Sst, S
 
 EnumT = TypeVar("EnumT", bound=IntEnum)
 
+NEWEST_CLIENT = "0.17"
+"""The newest SlateDB that this version of Lithify knows."""
 SST_FORMAT_VERSIONS = (1, 2)
 OLDEST_SST_FORMAT_VERSION = 1
 """The version of an SST without a format version."""
@@ -98,6 +101,17 @@ class _Bound(IntEnum):
     EXCLUDED = 3
 
 
+def unknown_version(name: str, what: str, version: int, known: Iterable[int]) -> LithifyError:
+    """Return the error for a file of an unknown format version."""
+    numbers = sorted(known)
+    if version < numbers[0]:
+        return CorruptObject(name, f"no SlateDB has written a {what} format version {version}")
+    return Unsupported(
+        f"{name}: {what} format version {version} is not known: a SlateDB newer than {NEWEST_CLIENT} wrote "
+        f"it; this version of Lithify knows {' and '.join(map(str, numbers))}; upgrade Lithify"
+    )
+
+
 def decode_ulid(record: Halves) -> Ulid:
     return ulid_from_halves(*record)
 
@@ -117,6 +131,11 @@ def encode_uuid(value: uuid.UUID) -> Halves:
 def decode_range(record: RangeRecord, name: str) -> KeyRange:
     for bound in record:
         has_key = bound.key is not None
+        if bound.bound_type > _Bound.EXCLUDED:
+            raise Unsupported(
+                f"{name}: a key range has a bound of type {bound.bound_type}: a SlateDB newer than "
+                f"{NEWEST_CLIENT} wrote it; upgrade Lithify"
+            )
         if bound.bound_type not in tuple(_Bound) or has_key == (bound.bound_type == _Bound.UNBOUNDED):
             raise CorruptObject(
                 name,
@@ -184,7 +203,7 @@ def decode_sst(sst_id: Halves, info: InfoRecord, format_version: int | None, nam
     if sst.format_version not in SST_FORMAT_VERSIONS:
         raise Unsupported(
             f"{name}: SST {sst.id} has format version {sst.format_version}; "
-            f"this version of Lithify knows {SST_FORMAT_VERSIONS}"
+            f"this version of Lithify knows {SST_FORMAT_VERSIONS}; upgrade Lithify"
         )
     if problem := sst_problem(sst):
         raise CorruptObject(name, problem)
@@ -214,4 +233,6 @@ def _known(kind: type[EnumT], number: int, what: str, name: str) -> EnumT:
     try:
         return kind(number)
     except ValueError as error:
-        raise Unsupported(f"{name}: {what} {number} is not known to this version of Lithify") from error
+        raise Unsupported(
+            f"{name}: {what} {number} is not known to this version of Lithify; upgrade it"
+        ) from error

@@ -9,7 +9,7 @@
    the block and encode the row as the first of the next one.
 4. Once the finished blocks exceed the size of an output, mark the output for closing. The row that exceeded
    it stays, as the last block's only row.
-5. Store the key's hash for the filter (`key_hashes`) and the counts for the stats.
+5. Store the key's hash, and that of its prefix, for the filters (`key_hashes`) and the counts for the stats.
 
 `finish_block` appends the restart offsets and their count, compresses, appends the checksum and registers the
 block: its offset, its counts, and the index key of the next block. That is the shortest prefix of the next
@@ -22,7 +22,7 @@ more row and two more blocks.
 from __future__ import annotations
 
 from lithify.datasets.slatedb.kernel.codecs import pack_block
-from lithify.datasets.slatedb.kernel.key_hashes import add_hash, finish_hashes
+from lithify.datasets.slatedb.kernel.key_hashes import add_hash, add_prefix_hash, finish_hashes
 from lithify.datasets.slatedb.kernel.keys import common_length
 from lithify.datasets.slatedb.kernel.layout import (
     CHECKSUM_BYTES,
@@ -164,6 +164,8 @@ def _write_row(
 def _count_row(output: Record, key: int, key_len: int, value_len: int, flags: int) -> None:
     if output.hashing:
         add_hash(output, key, key_len)
+    if 0 < output.prefix_len <= key_len:
+        add_prefix_hash(output, key)
     output.rows += 1
     output.block_rows += 1
     output.raw_key_bytes += key_len

@@ -3,8 +3,8 @@
 `unpack_block` decompresses one input block into the source's own buffer:
 
 1. Read the uncompressed size if the format declares one (snappy, LZ4 as SlateDB frames it, zstd frames).
-   Refuse a size beyond the format's greatest compression ratio or beyond `MAX_UNPACKED_BYTES`: a tiny block
-   must not make the kernel allocate gigabytes.
+   Refuse a size beyond the format's greatest compression ratio or beyond the source's `unpacked_limit`: a
+   tiny block must not make the kernel allocate gigabytes (`inputs`).
 2. If the buffer is too short, return with the size needed; the caller provides it and calls again.
 3. If no size is declared (zlib, some zstd frames), try. If the library reports a too short buffer, ask for
    four times as much, up to the same limit.
@@ -30,10 +30,6 @@ from lithify.kernel.memory import (
 TARGET_TOO_SHORT = -70
 """The result of zstd, and of the zlib wrapper, if the output does not fit."""
 LZ4_SIZE_BYTES = 4
-
-MAX_UNPACKED_BYTES = 256 << 20
-"""The limit of an unpacked block: a block of several rows has at most 64 KiB; a longer one is a single
-row."""
 
 _ZLIB_MAX_RATIO = 1032
 _GROWTH = 4
@@ -98,7 +94,7 @@ def _decompress(
 def unpack_block(source: Record, codecs: Record, address: int, length: int) -> tuple[int, int, int]:
     """Decompress a block. Return status, address and length of the result."""
     codec = source.codec
-    limit = min(_size_limit(codec, length), MAX_UNPACKED_BYTES)
+    limit = min(_size_limit(codec, length), source.unpacked_limit)
     declared = _declared_size(codec, address, length)
     if declared > limit or (declared < 0 and codec in (_SNAPPY, _LZ4)):
         return _BAD_SIZE, 0, 0

@@ -4,6 +4,8 @@
 2. The SSTs of a source are read one after another: the blocks that may have keys inside the bounds
    (`block_ranges`), in windows (`read_ahead`). Row decoding skips keys outside the bounds in the first and
    last of these blocks.
+3. A block that unpacks to more than `BELIEVED_BYTES` is a single row, or damaged. The stats of its SST say
+   how large its rows are, up to `MAX_ROW_BYTES`; they are read only then.
 
 Invariant: at any time a source holds its windows, the offsets of what is read ahead, and the key buffer.
 """
@@ -17,13 +19,20 @@ import numpy.typing as npt
 
 from lithify.base.errors import CorruptObject
 from lithify.datasets.slatedb.compaction.task import SourceSst
+from lithify.datasets.slatedb.format.stats import read_stats
 from lithify.datasets.slatedb.kernel.block_ranges import Bounds, Span
 from lithify.datasets.slatedb.kernel.layout import REASONS, KernelStatus
 from lithify.datasets.slatedb.kernel.read_ahead import WindowReader, Windows
 from lithify.kernel.buffers import Bound, bytes_of, new_bytes
 
 FIRST_KEY_CAPACITY = 1 << 10
+BELIEVED_BYTES = 256 << 20
+"""The limit of an unpacked block, unless its SST has larger rows. One of several rows has at most 64 KiB."""
+MAX_ROW_BYTES = (4 << 30) + (64 << 20)
+"""A value has less than 4 GiB. Its key is hardly larger than the rest."""
 _FIRST_UNPACKED_CAPACITY = 64 << 10
+_ROW_ALLOWANCE_BYTES = 64
+"""Lengths, sequence number, flags, timestamps, restart point."""
 _GREATEST_PREFIX = (1 << 64) - 1
 
 
@@ -54,6 +63,7 @@ class Input:
     ) -> None:
         self.bound = Bound(record)
         self.bytes_read = 0
+        self._store = reader.store
         self._windows = Windows(reader, parts)
         self._common = common
         self._span: Span | None = None
@@ -86,6 +96,8 @@ class Input:
                 self._replace("unpacked")
             case KernelStatus.NEED_TRANSCODE_SPACE:
                 self._replace("transcoded")
+            case KernelStatus.BAD_SIZE:
+                return self._allow_large_row()
             case _:
                 return False
         return True
@@ -116,6 +128,19 @@ class Input:
         self.bound.attach(field, new_bytes(size))
         self.bound[f"{field}_capacity"] = size
 
+    def _allow_large_row(self) -> bool:
+        """Raise the limit of unpacked blocks to the size of all rows of the SST. Return false if it is as
+        high already."""
+        assert self._span is not None
+        part = self._span.part
+        stats = read_stats(self._store, part.key, part.sst.info)
+        raw_bytes = 0 if stats is None else stats.raw_key_bytes + stats.raw_value_bytes
+        limit = min(raw_bytes + _ROW_ALLOWANCE_BYTES, MAX_ROW_BYTES)
+        if limit <= self.bound["unpacked_limit"]:
+            return False
+        self.bound["unpacked_limit"] = limit
+        return True
+
     def _refill(self) -> None:
         """Read the next window, from the next SST if this one is finished."""
         if self._span is not None and self.bound["block"] + 1 < self.bound["block_end"]:
@@ -132,6 +157,7 @@ class Input:
         for field in ("cursor", "rows_end", "shareable", "has_previous", "window_end"):
             self.bound[field] = 0
         self.bound["block"] = -1
+        self.bound["unpacked_limit"] = BELIEVED_BYTES
         self.bound["block_end"] = len(span)
         self.bound["codec"] = span.part.sst.info.compression
         self.bound["row_format"] = span.part.sst.format_version

@@ -68,6 +68,16 @@ def add_hash(output: Record, key: int, key_len: int) -> None:
 
 
 @called
+def add_prefix_hash(output: Record, key: int) -> None:
+    """Hash a key's prefix, which must be that long. One as before is not hashed again, as in SlateDB."""
+    count = output.prefixes
+    prefix_hash = signed(siphash(key, output.prefix_len))
+    if count == 0 or load_i64(output.prefix_hashes + 8 * (count - 1)) != prefix_hash:
+        store_64(output.prefix_hashes + 8 * count, prefix_hash)
+        output.prefixes = count + 1
+
+
+@called
 def finish_hashes(output: Record) -> None:
     """Hash the waiting keys, after all rows were counted."""
     _hash_waiting(output, output.waiting_keys)

@@ -75,8 +75,8 @@ class KernelStatus(IntEnum):
 REASONS = {
     KernelStatus.BAD_CHECKSUM: "the checksum does not match",
     KernelStatus.BAD_COMPRESSION: "the block does not decompress",
-    KernelStatus.BAD_SIZE: "the block unpacks to more than it can hold, or than the 256 MiB that one row may "
-    "have",
+    KernelStatus.BAD_SIZE: "the block unpacks to more than it can hold, or than the rows of the SST have "
+    "according to its stats",
     KernelStatus.BAD_RESTARTS: "the restart points do not fit into the block",
     KernelStatus.BAD_LENGTH: "a row is longer than the rest of the block",
     KernelStatus.BAD_SHARED: "a row shares more of the previous key than there is",
@@ -136,6 +136,7 @@ SOURCE = np.dtype(
         ("row_format", "i8"),
         ("unpacked", "i8"),
         ("unpacked_capacity", "i8"),
+        ("unpacked_limit", "i8"),  # of an unpacked block
         ("transcoded", "i8"),
         ("transcoded_capacity", "i8"),
         ("needed", "i8"),
@@ -248,6 +249,9 @@ OUTPUT = np.dtype(
         ("index_keys_len", "i8"),
         ("index_keys_capacity", "i8"),
         ("hashes", "i8"),
+        ("prefix_len", "i8"),  # of the prefixes that are hashed too; 0: none
+        ("prefixes", "i8"),
+        ("prefix_hashes", "i8"),
         ("row_capacity", "i8"),
         # Keys that wait to be hashed together.
         ("waiting", "i8"),

@@ -27,8 +27,8 @@ import numpy as np
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.base.ids import Ids, Ulid
-from lithify.datasets.slatedb.compaction.task import SstOptions, sst_key
-from lithify.datasets.slatedb.format.filter import BLOOM_NAME, NamedFilter, build_bloom, encode_filters
+from lithify.datasets.slatedb.compaction.task import BloomPolicy, SstOptions, sst_key
+from lithify.datasets.slatedb.format.filter import NamedFilter, build_bloom, encode_filters
 from lithify.datasets.slatedb.format.index import BlockIndex, encode_index
 from lithify.datasets.slatedb.format.sst import WRITTEN_FORMAT_VERSION, encode_tail, seal
 from lithify.datasets.slatedb.format.stats import SstStats, encode_stats
@@ -64,6 +64,7 @@ _SST_COUNTERS = (
     "raw_value_bytes",
     "blocks",
     "waiting_keys",
+    "prefixes",
 )
 _BLOCK_COUNTERS = (
     "block_rows",
@@ -112,10 +113,13 @@ class Outputs:
         self._spare: Bytes
         self._id: Ulid | None = None
         assert options.block_size is not None, "the caller sets it from the inputs"
+        assert options.filters is not None, "the caller sets them from the inputs"
+        self._filters = options.filters
         self.bound["block_size"] = options.block_size
         self.bound["max_sst_size"] = options.max_sst_size
         self.bound["codec"] = options.compression
-        self.bound["hashing"] = options.filter_bits_per_key > 0
+        self.bound["hashing"] = any(policy.has_keys for policy in options.filters)
+        self.bound["prefix_len"] = max((policy.prefix_len for policy in options.filters), default=0)
         self._allocate()
 
     def provide(self, status: int) -> bool:
@@ -212,6 +216,7 @@ class Outputs:
             self.bound.attach(field, np.empty(_FIRST_BLOCKS, np.int64))
         self.bound["block_capacity"] = _FIRST_BLOCKS
         self.bound.attach("hashes", np.empty(_FIRST_ROWS, np.uint64))
+        self.bound.attach("prefix_hashes", np.empty(_FIRST_ROWS, np.uint64))
         self.bound["row_capacity"] = _FIRST_ROWS
         self.bound.attach("waiting", new_bytes(LANES * PLACE_BYTES))
         self.bound.attach("waiting_lengths", np.empty(LANES, np.int64))
@@ -286,6 +291,8 @@ class Outputs:
             capacity = 2 * self.bound["row_capacity"]
             if self.bound["hashing"]:
                 self.bound.grow("hashes", capacity, rows)
+            if self.bound["prefix_len"]:
+                self.bound.grow("prefix_hashes", capacity, self.bound["prefixes"])
             self.bound["row_capacity"] = capacity
         if keys + key_len > self.bound["index_keys_capacity"]:
             capacity = 2 * (keys + key_len)
@@ -335,11 +342,15 @@ class Outputs:
         return self.bound.owner(field)[: self.bound[f"{field}_len"]].tobytes()
 
     def _filter(self) -> bytes:
-        rows, bits_per_key = self.bound["rows"], self._options.filter_bits_per_key
-        if not bits_per_key or rows < self._options.min_filter_keys:
+        if not self._filters or self.bound["rows"] < self._options.min_filter_keys:
             return b""
-        bloom = build_bloom(self.bound.owner("hashes")[:rows], bits_per_key)
-        return encode_filters([NamedFilter(BLOOM_NAME, bloom)])
+        return encode_filters([NamedFilter(policy.name, self._bloom(policy)) for policy in self._filters])
+
+    def _bloom(self, policy: BloomPolicy) -> bytes:
+        keys = self.bound.owner("hashes")[: self.bound["rows"] if policy.has_keys else 0]
+        prefixes = self.bound.owner("prefix_hashes")[: self.bound["prefixes"] if policy.prefix_len else 0]
+        hashes = np.concatenate((keys, prefixes)) if len(prefixes) else keys
+        return build_bloom(hashes, policy.bits_per_key)
 
     def _index(self) -> bytes:
         blocks = self.bound["blocks"]
