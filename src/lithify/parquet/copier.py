@@ -1,0 +1,291 @@
+"""Many Parquet files to one, by copying pages.
+
+1. All files must have the same columns. Their row groups, in order, become larger ones of the wanted size.
+2. A column of an output row group is copied by its pages (`columns`). If it cannot be, Arrow decodes that
+   column alone (`decoding`); if that cannot be either, `CannotMerge` says why, and the caller decides.
+3. Each column is finished in memory before it is written, so memory is that of a column of a row group.
+4. Bloom filters are made for the columns for which they are wanted, which are decoded. Indexes of pages are
+   written anew. Metadata of the files is kept where they agree, with the field ids of the schema.
+
+Inputs are never changed. The output counts only when this returns.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import IO, Final
+
+from lithify.parquet.columns import CODECS, Facts, Output, PageOptions, WrittenChunk, merge_column
+from lithify.parquet.decoding import BloomFilters, encoded_anew
+from lithify.parquet.errors import CannotMerge, Uncopyable
+from lithify.parquet.footer import MAGIC, Footer, Leaf, read_at, read_footer
+from lithify.parquet.pages import ChunkReader
+from lithify.parquet.statistics import TYPE_ORDER
+from lithify.parquet.thrift import BINARY, I16, I32, I64, LIST, STRUCT, Struct, bytes_at, write_struct
+
+ARROW_SCHEMA: Final = b"ARROW:schema"
+_MAX_ORDINAL = (1 << 15) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetInput:
+    """A file to read. Its stream is used by one thread."""
+
+    name: str
+    stream: IO[bytes]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    pages: PageOptions = PageOptions()  # noqa: RUF009
+    row_group_bytes: int = 128 << 20
+    row_group_rows: int = 1 << 20
+    bloom_filters: BloomFilters = field(default_factory=dict)
+    without_bounds: frozenset[str] = frozenset()
+    """The paths of columns whose bounds are not written."""
+    notes: Mapping[str, str] | None = None
+    """The key-value metadata; by default that of the inputs."""
+    created_by: str = "lithify version 0 (build unknown)"
+    """The writer, in the form that readers expect."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedColumn:
+    """What is known of a column of the output."""
+
+    name: str
+    groups: tuple[Facts, ...]
+    """By row group."""
+    reason: str | None
+    """Why it was decoded; `None` if it was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What was written."""
+
+    rows: int
+    size_bytes: int
+    footer: bytes
+    """A file without data, from which a reader takes the footer."""
+    columns: tuple[MergedColumn, ...]
+
+    @property
+    def copied_share(self) -> float:
+        """Return the share of the pages' bytes that were copied as they are stored."""
+        facts = [one for column in self.columns for one in column.groups]
+        copied = sum(one.copied_bytes for one in facts)
+        written = copied + sum(one.repacked_bytes + one.decoded_bytes for one in facts)
+        return copied / written if written else 1.0
+
+
+def merge_files(inputs: Sequence[ParquetInput], stream: IO[bytes], options: MergeOptions) -> Merged:
+    """Write one file of all rows, in order. Raise `CannotMerge`, which names the file; what was written then
+    is no file."""
+    footers = []
+    for one in inputs:
+        with_name = partial(_named, one.name)
+        footers.append(with_name(lambda one=one: read_footer(one.stream, one.size_bytes)))  # type: ignore[misc]
+    return _Merge(inputs, footers, stream, options).run()
+
+
+def _named(name: str, work: Callable[[], Footer]) -> Footer:
+    try:
+        return work()
+    except CannotMerge as error:
+        raise CannotMerge(f"{name}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group of an input."""
+
+    input: int
+    number: int
+
+
+class _Merge:
+    def __init__(
+        self, inputs: Sequence[ParquetInput], footers: Sequence[Footer], stream: IO[bytes], options: MergeOptions
+    ) -> None:
+        if not inputs:
+            raise CannotMerge("there are no files")
+        for one, footer in zip(inputs, footers, strict=True):
+            if footer.shape != footers[0].shape:
+                raise CannotMerge(f"{one.name}: its columns are not those of {inputs[0].name}")
+        self._inputs = inputs
+        self._footers = footers
+        self._leaves = footers[0].leaves
+        self._output = Output(stream)
+        self._options = options
+        self._reasons: list[str | None] = [None] * len(self._leaves)
+        self._written: list[list[WrittenChunk]] = []
+        self._notes = self._kept_notes()
+
+    def run(self) -> Merged:
+        self._output.write(MAGIC)
+        rows = []
+        for groups in self._planned():
+            rows.append(sum(self._footers[one.input].groups[one.number].rows for one in groups))
+            self._written.append(list(self._columns(groups)))
+        footer = self._end(rows)
+        columns = (
+            MergedColumn(
+                leaf.name, tuple(chunks[n].facts for chunks in self._written), self._reasons[n]
+            )
+            for n, leaf in enumerate(self._leaves)
+        )
+        return Merged(sum(rows), self._output.position, MAGIC + footer, tuple(columns))
+
+    def _planned(self) -> Iterator[list[_Group]]:
+        """Yield the row groups that become one."""
+        taken: list[_Group] = []
+        taken_bytes = taken_rows = 0
+        for n, footer in enumerate(self._footers):
+            for number, group in enumerate(footer.groups):
+                if not group.rows:
+                    continue
+                if taken and (
+                    taken_bytes + group.size_bytes > self._options.row_group_bytes
+                    or taken_rows + group.rows > self._options.row_group_rows
+                ):
+                    yield taken
+                    taken, taken_bytes, taken_rows = [], 0, 0
+                taken.append(_Group(n, number))
+                taken_bytes += group.size_bytes
+                taken_rows += group.rows
+        if taken:
+            yield taken
+
+    def _columns(self, groups: Sequence[_Group]) -> Iterator[WrittenChunk]:
+        """Write all columns of a row group."""
+        decoded: dict[int, tuple[IO[bytes], Footer]] = {}
+        for n, leaf in enumerate(self._leaves):
+            buffer = io.BytesIO()
+            output = Output(buffer, self._output.position)
+            with_bounds = leaf.name not in self._options.without_bounds
+            try:
+                if leaf.name in self._options.bloom_filters:
+                    raise Uncopyable("gets a Bloom filter")
+                readers = [partial(self._reader, one, n) for one in groups]
+                chunk = merge_column(readers, output, self._options.pages, with_bounds=with_bounds)
+            except Uncopyable as error:
+                self._reasons[n] = self._reasons[n] or str(error)
+                buffer = io.BytesIO()
+                output = Output(buffer, self._output.position)
+                if leaf.top not in decoded:
+                    decoded[leaf.top] = self._decoded(groups, leaf.top)
+                chunk = self._merge_decoded(decoded[leaf.top], n, output, with_bounds=with_bounds)
+            if chunk.facts.values < sum(self._group_rows(one) for one in groups):
+                raise CannotMerge(f"column {leaf.name} has fewer values than rows")
+            self._output.write(buffer.getbuffer())
+            yield chunk
+
+    def _group_rows(self, one: _Group) -> int:
+        return self._footers[one.input].groups[one.number].rows
+
+    def _reader(self, one: _Group, n: int) -> ChunkReader:
+        footer = self._footers[one.input]
+        group = footer.groups[one.number]
+        stream = self._inputs[one.input].stream
+        try:
+            return ChunkReader(
+                stream, group.chunks[n], self._leaves[n], group.rows, has_order=footer.has_order[n]
+            )
+        except CannotMerge as error:
+            raise CannotMerge(f"{self._inputs[one.input].name}: {error}") from error
+
+    def _decoded(self, groups: Sequence[_Group], top: int) -> tuple[IO[bytes], Footer]:
+        numbers = [n for n, leaf in enumerate(self._leaves) if leaf.top == top]
+        leaves = [self._leaves[n] for n in numbers]
+        sources = [(self._inputs[one.input].stream, one.number) for one in groups]
+        options = self._options.pages
+        if options.codec is None:
+            codec = self._footers[groups[0].input].groups[groups[0].number].chunks[numbers[0]].codec
+            options = replace(options, codec=next((name for name, n in CODECS.items() if n == codec), "zstd"))
+        return encoded_anew(sources, leaves, numbers, options, self._options.bloom_filters)
+
+    def _merge_decoded(
+        self, decoded: tuple[IO[bytes], Footer], n: int, output: Output, *, with_bounds: bool
+    ) -> WrittenChunk:
+        stream, footer = decoded
+        leaf: Leaf = self._leaves[n]
+        place = n - next(k for k, one in enumerate(self._leaves) if one.top == leaf.top)
+        readers = [
+            partial(ChunkReader, stream, group.chunks[place], leaf, group.rows, has_order=True)
+            for group in footer.groups
+        ]
+        options = PageOptions(dictionary_bytes=self._options.pages.dictionary_bytes)
+        try:
+            chunk = merge_column(readers, output, options, with_bounds=with_bounds)
+        except Uncopyable as error:
+            raise CannotMerge(f"column {leaf.name} {error}") from error
+        facts = chunk.facts
+        facts.decoded_bytes, facts.copied_bytes, facts.repacked_bytes = chunk.stored_bytes, 0, 0
+        offset, size = footer.groups[0].chunks[place].bloom_filter
+        if size and len(footer.groups) == 1:
+            chunk.bloom_filter = read_at(stream, offset, size)
+        return chunk
+
+    def _kept_notes(self) -> list[Struct]:
+        if self._options.notes is not None:
+            return [
+                {1: (BINARY, key.encode()), 2: (BINARY, text.encode())}
+                for key, text in self._options.notes.items()
+            ]
+        kept = [note for note in self._footers[0].notes if all(note in one.notes for one in self._footers)]
+        schemas = {
+            tuple(bytes_at(note, 2) for note in footer.notes if bytes_at(note, 1) == ARROW_SCHEMA)
+            for footer in self._footers
+        }
+        if len(schemas) > 1:
+            raise CannotMerge("the files have different schemas of Arrow")
+        return kept
+
+    def _end(self, rows: Sequence[int]) -> bytes:
+        """Write what follows the pages. Return the footer, with its length."""
+        for chunks in self._written:
+            for chunk in chunks:
+                meta = chunk.column[3][1]
+                for place, fields, data, kind in (
+                    (14, meta, chunk.bloom_filter, I64),
+                    (6, chunk.column, chunk.column_index, I64),
+                    (4, chunk.column, chunk.offset_index, I64),
+                ):
+                    if data is not None:
+                        fields[place] = (kind, self._output.position)
+                        fields[place + 1] = (I32, len(data))
+                        self._output.write(data)
+        footer = self._footers[0]
+        fields: Struct = {
+            1: (I32, max(one.version for one in self._footers)),
+            2: (LIST, (STRUCT, list(footer.schema))),
+            3: (I64, sum(rows)),
+            4: (LIST, (STRUCT, [self._group(n, count) for n, count in enumerate(rows)])),
+            6: (BINARY, self._options.created_by.encode()),
+            7: (LIST, (STRUCT, [TYPE_ORDER] * len(self._leaves))),
+        }
+        if self._notes:
+            fields[5] = (LIST, (STRUCT, self._notes))
+        data = write_struct(fields)
+        tail = data + len(data).to_bytes(4, "little") + MAGIC
+        self._output.write(tail)
+        return tail
+
+    def _group(self, n: int, rows: int) -> Struct:
+        chunks = self._written[n]
+        meta = chunks[0].column[3][1] if chunks else {9: (I64, len(MAGIC))}
+        group: Struct = {
+            1: (LIST, (STRUCT, [chunk.column for chunk in chunks])),
+            2: (I64, sum(chunk.plain_bytes for chunk in chunks)),
+            3: (I64, rows),
+            5: (I64, meta.get(11, meta[9])[1]),
+            6: (I64, sum(chunk.stored_bytes for chunk in chunks)),
+        }
+        if n <= _MAX_ORDINAL:
+            group[7] = (I16, n)
+        return group
