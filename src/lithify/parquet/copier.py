@@ -22,7 +22,7 @@ from lithify.parquet.columns import CODECS, Facts, Output, PageOptions, WrittenC
 from lithify.parquet.decoding import BloomFilters, encoded_anew
 from lithify.parquet.errors import CannotMerge, Uncopyable
 from lithify.parquet.footer import MAGIC, Footer, Leaf, read_at, read_footer
-from lithify.parquet.pages import ChunkReader
+from lithify.parquet.pages import ChunkReader, Scratch
 from lithify.parquet.statistics import TYPE_ORDER
 from lithify.parquet.thrift import BINARY, I16, I32, I64, LIST, STRUCT, Struct, bytes_at, write_struct
 
@@ -122,6 +122,7 @@ class _Merge:
         self._leaves = footers[0].leaves
         self._output = Output(stream)
         self._options = options
+        self._scratch = Scratch()
         self._reasons: list[str | None] = [None] * len(self._leaves)
         self._written: list[list[WrittenChunk]] = []
         self._notes = self._kept_notes()
@@ -194,7 +195,12 @@ class _Merge:
         stream = self._inputs[one.input].stream
         try:
             return ChunkReader(
-                stream, group.chunks[n], self._leaves[n], group.rows, has_order=footer.has_order[n]
+                stream,
+                group.chunks[n],
+                self._leaves[n],
+                group.rows,
+                has_order=footer.has_order[n],
+                scratch=self._scratch,
             )
         except CannotMerge as error:
             raise CannotMerge(f"{self._inputs[one.input].name}: {error}") from error
@@ -216,7 +222,15 @@ class _Merge:
         leaf: Leaf = self._leaves[n]
         place = n - next(k for k, one in enumerate(self._leaves) if one.top == leaf.top)
         readers = [
-            partial(ChunkReader, stream, group.chunks[place], leaf, group.rows, has_order=True)
+            partial(
+                ChunkReader,
+                stream,
+                group.chunks[place],
+                leaf,
+                group.rows,
+                has_order=True,
+                scratch=self._scratch,
+            )
             for group in footer.groups
         ]
         options = PageOptions(dictionary_bytes=self._options.pages.dictionary_bytes)

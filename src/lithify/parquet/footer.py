@@ -190,11 +190,10 @@ def _chunk(column: Struct, leaf: Leaf, data_end: int) -> ColumnChunk:
     meta = struct_of(column, 3)
     if number_of(meta, 1) != leaf.physical or tuple(list_of(meta, 3, BINARY)) != leaf.path:
         raise CannotMerge(f"column {leaf.name} is another one in a row group than in the schema")
-    start, size = number_of(meta, 9), number_of(meta, 7)
-    dictionary = number_of(meta, 11, 0)
-    if 0 < dictionary < start:
-        start = dictionary
-    if not len(MAGIC) <= start <= data_end or size > data_end - start:
+    size = number_of(meta, 7)
+    # Writers leave out the dictionary's offset, or that of data if there is none.
+    start = min(filter(None, (number_of(meta, 9), number_of(meta, 11, 0))), default=0)
+    if size and (not len(MAGIC) <= start <= data_end or size > data_end - start):
         raise CannotMerge(f"column {leaf.name} is not inside the file")
     return ColumnChunk(
         codec=number_of(meta, 4),

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lithify.kernel.buffers import Bytes, new_bytes
+from lithify.kernel.memory import SLACK
 from lithify.parquet.errors import CannotMerge, Uncopyable
 from lithify.parquet.footer import ColumnChunk, Leaf, read_at
 from lithify.parquet.kernel.pages import INVALID, are_prefixes, decode_delta, decode_hybrid, find_ends
@@ -89,9 +90,28 @@ class Dictionary:
         return [stored[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
+class Scratch:
+    """Memory that each page uses again."""
+
+    def __init__(self) -> None:
+        self._bytes = new_bytes(0)
+        self._numbers = np.empty(0, np.int64)
+
+    def bytes(self, size: int) -> Bytes:
+        """Return memory for so many bytes, with slack after them."""
+        if len(self._bytes) < size + SLACK:
+            self._bytes = new_bytes(2 * size)
+        return self._bytes
+
+    def numbers(self, count: int) -> Numbers:
+        if len(self._numbers) < count:
+            self._numbers = np.empty(2 * count, np.int64)
+        return self._numbers[:count]
+
+
 @dataclass(slots=True)
 class Page:
-    """A data page."""
+    """A data page. Its data lasts until the next page is read."""
 
     header: bytes
     """As it is stored."""
@@ -127,7 +147,16 @@ class Page:
 class ChunkReader:
     """A reader of one column chunk."""
 
-    def __init__(self, stream: IO[bytes], chunk: ColumnChunk, leaf: Leaf, rows: int, *, has_order: bool) -> None:
+    def __init__(
+        self,
+        stream: IO[bytes],
+        chunk: ColumnChunk,
+        leaf: Leaf,
+        rows: int,
+        *,
+        has_order: bool,
+        scratch: Scratch,
+    ) -> None:
         if chunk.codec != UNCOMPRESSED and chunk.codec not in _DECOMPRESSORS:
             raise Uncopyable(f"is compressed with codec {chunk.codec}")
         self.chunk = chunk
@@ -138,7 +167,7 @@ class ChunkReader:
         self._page_bounds = _page_bounds(stream, chunk)
         self.is_page_bounds_right = True
         """Whether the pages were those of the column index, known after the last."""
-        self._ends = np.empty(0, np.int64)
+        self._scratch = scratch
         self._floats: Floats | None = None
         self.dictionary = self._read_dictionary() if chunk.size_bytes else None
 
@@ -220,7 +249,7 @@ class ChunkReader:
 
     def _page(self, fields: Struct, header: bytes, body: memoryview) -> Page:
         size = _size(fields, 2)
-        data = new_bytes(size)
+        data = self._scratch.bytes(size)
         base = data.ctypes.data
         leaf = self.leaf
         is_v2 = number_of(fields, 1) == DATA_PAGE_V2
@@ -286,7 +315,7 @@ class ChunkReader:
         used = INVALID
         if encoding == PLAIN:
             if physical == BYTE_ARRAY:
-                used = find_ends(base, size, self._scratch(count))
+                used = find_ends(base, size, self._scratch.numbers(count))
             else:
                 used = (count + 7) // 8 if physical == BOOLEAN else count * width
         elif encoding == RLE and physical == BOOLEAN:
@@ -294,7 +323,7 @@ class ChunkReader:
         elif encoding == SPLIT and width and physical != BYTE_ARRAY:
             used = count * width
         elif encoding == DELTA and physical in (INT32, INT64):
-            used = decode_delta(base, size, self._scratch(count))
+            used = decode_delta(base, size, self._scratch.numbers(count))
         elif encoding == DELTA_LENGTH and physical == BYTE_ARRAY:
             used = _delta_texts(base, size, count)
         elif encoding == DELTA_TEXT and physical in (BYTE_ARRAY, FIXED):
@@ -328,11 +357,6 @@ class ChunkReader:
             return INVALID
         found = np.empty(page.filled, np.int32)
         return INVALID if decode_hybrid(base + 4, size - 4, 1, 2, found) == INVALID else size
-
-    def _scratch(self, count: int) -> Numbers:
-        if len(self._ends) < count:
-            self._ends = np.empty(count, np.int64)
-        return self._ends[:count]
 
     def _decompress(self, body: memoryview, data: Bytes, start: int, end: int) -> None:
         if self.chunk.codec == UNCOMPRESSED:
