@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
-import json
 import math
 import random
 import resource
@@ -32,7 +31,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from datetime import date
 from decimal import Decimal
 from functools import cache, partial
 from pathlib import Path
@@ -281,7 +279,10 @@ def draw_names(rng: random.Random) -> list[str]:
 
 def make_case(rng: random.Random, folder: Path) -> Case:
     names = draw_names(rng)
-    names = [f"list{n}" if name.startswith("lists") and rng.random() < 0.5 else name for n, name in enumerate(names)]
+    names = [
+        f"list{n}" if name.startswith("lists") and rng.random() < 0.5 else name
+        for n, name in enumerate(names)
+    ]
     writer = rng.choice(["pyarrow", "pyarrow", *WRITERS])
     codec = rng.choice(CODECS)
     case = Case([], draw_options(rng))
@@ -301,9 +302,7 @@ def make_case(rng: random.Random, folder: Path) -> Case:
 
 
 def merge(paths: Sequence[Path], target: Path, options: MergeOptions) -> Merged:
-    inputs = [
-        ParquetInput(path.name, io.BytesIO(path.read_bytes()), path.stat().st_size) for path in paths
-    ]
+    inputs = [ParquetInput(path.name, io.BytesIO(path.read_bytes()), path.stat().st_size) for path in paths]
     with target.open("wb") as stream:
         return merge_files(inputs, stream, options)
 
@@ -319,7 +318,10 @@ def same_rows(left: pa.Table, right: pa.Table) -> bool:
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
-    return [repr(value.as_py()) if not pa.types.is_timestamp(column.type) else str(value.value) for value in column]
+    return [
+        repr(value.as_py()) if not pa.types.is_timestamp(column.type) else str(value.value)
+        for value in column
+    ]
 
 
 def read_arrow(paths: Sequence[Path]) -> pa.Table:
@@ -501,7 +503,9 @@ def main(argv: Sequence[str]) -> int:
             found += counts
             failed += wrong
     for number, text in failed[:20]:
-        print(f"case {number}: python -m tests.parquet.random_files --seed {options.seed} --case {number}\n{text}")
+        print(
+            f"case {number}: python -m tests.parquet.random_files --seed {options.seed} --case {number}\n{text}"
+        )
     for name, count in sorted(found.items()):
         print(f"{count:8,} {name}")
     print(f"{len(cases):,} cases, {len(failed)} failed, {time.monotonic() - started_s:.0f} s")

@@ -13,10 +13,14 @@ Inputs are never changed. The output counts only when this returns.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lithify.parquet.columns import CODECS, Facts, Output, PageOptions, WrittenChunk, merge_column
 from lithify.parquet.decoding import BloomFilters, encoded_anew
@@ -100,6 +104,28 @@ def _named(name: str, work: Callable[[], Footer]) -> Footer:
         raise CannotMerge(f"{name}: {error}") from error
 
 
+def _common_schema(stored: Iterable[bytes | None]) -> bytes:
+    """Return the Arrow schema that files have, without the metadata in which they differ."""
+    try:
+        schemas = [
+            pa.ipc.read_schema(pa.py_buffer(b64decode(one or b""))).remove_metadata() for one in stored
+        ]
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise CannotMerge(f"a schema of Arrow cannot be read: {str(error)[:100]}") from None
+    if not schemas or any(not one.equals(schemas[0], check_metadata=True) for one in schemas):
+        raise CannotMerge("the files have different schemas of Arrow")
+    return b64encode(schemas[0].serialize().to_pybytes())
+
+
+def _check_footer(footer: bytes) -> None:
+    """Raise `CannotMerge` if Arrow cannot read the output's footer, since something in those of the inputs
+    is damaged."""
+    try:
+        _ = pq.ParquetFile(io.BytesIO(footer)).schema_arrow
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise CannotMerge(f"the footers cannot be used: {str(error)[:100]}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """A row group of an input."""
@@ -110,7 +136,11 @@ class _Group:
 
 class _Merge:
     def __init__(
-        self, inputs: Sequence[ParquetInput], footers: Sequence[Footer], stream: IO[bytes], options: MergeOptions
+        self,
+        inputs: Sequence[ParquetInput],
+        footers: Sequence[Footer],
+        stream: IO[bytes],
+        options: MergeOptions,
     ) -> None:
         if not inputs:
             raise CannotMerge("there are no files")
@@ -133,14 +163,13 @@ class _Merge:
         for groups in self._planned():
             rows.append(sum(self._footers[one.input].groups[one.number].rows for one in groups))
             self._written.append(list(self._columns(groups)))
-        footer = self._end(rows)
+        footer = MAGIC + self._end(rows)
+        _check_footer(footer)
         columns = (
-            MergedColumn(
-                leaf.name, tuple(chunks[n].facts for chunks in self._written), self._reasons[n]
-            )
+            MergedColumn(leaf.name, tuple(chunks[n].facts for chunks in self._written), self._reasons[n])
             for n, leaf in enumerate(self._leaves)
         )
-        return Merged(sum(rows), self._output.position, MAGIC + footer, tuple(columns))
+        return Merged(sum(rows), self._output.position, footer, tuple(columns))
 
     def _planned(self) -> Iterator[list[_Group]]:
         """Yield the row groups that become one."""
@@ -251,13 +280,12 @@ class _Merge:
                 {1: (BINARY, key.encode()), 2: (BINARY, text.encode())}
                 for key, text in self._options.notes.items()
             ]
-        kept = [note for note in self._footers[0].notes if all(note in one.notes for one in self._footers)]
-        schemas = {
-            tuple(bytes_at(note, 2) for note in footer.notes if bytes_at(note, 1) == ARROW_SCHEMA)
-            for footer in self._footers
-        }
-        if len(schemas) > 1:
-            raise CannotMerge("the files have different schemas of Arrow")
+        notes = [one.notes for one in self._footers]
+        kept = [note for note in notes[0] if all(note in one for one in notes)]
+        stored = {bytes_at(note, 2) for one in notes for note in one if bytes_at(note, 1) == ARROW_SCHEMA}
+        if stored and not any(bytes_at(note, 1) == ARROW_SCHEMA for note in kept):
+            has_all = all(any(bytes_at(note, 1) == ARROW_SCHEMA for note in one) for one in notes)
+            kept.append({1: (BINARY, ARROW_SCHEMA), 2: (BINARY, _common_schema(stored if has_all else ()))})
         return kept
 
     def _end(self, rows: Sequence[int]) -> bytes:

@@ -244,7 +244,11 @@ class _Tree:
         children = number_of(element, 5, 0, most=MAX_COLUMNS)
         physical = number_of(element, 1, most=7) if 1 in element else None
         annotation = _annotation(element, physical)
-        width = number_of(element, 2, most=1 << 30) if physical == FIXED else WIDTHS.get(-1 if physical is None else physical, 0)
+        width = (
+            number_of(element, 2, most=1 << 30)
+            if physical == FIXED
+            else WIDTHS.get(-1 if physical is None else physical, 0)
+        )
         field_id = element.get(9, (I32, None))[1]
         self._shape.append((path[-1], kind, children, physical, width, annotation, field_id))
         if children:

@@ -242,7 +242,9 @@ class ChunkReader:
             found = self._page_bounds[number] if number < len(self._page_bounds) else None
             return None if found is None or not self._has_order else valid_bounds(found, leaf.order)
         kind = number_of(fields, 1)
-        stored = struct_of(struct_of(fields, 8 if kind == DATA_PAGE_V2 else 5), 8 if kind == DATA_PAGE_V2 else 5)
+        stored = struct_of(
+            struct_of(fields, 8 if kind == DATA_PAGE_V2 else 5), 8 if kind == DATA_PAGE_V2 else 5
+        )
         return bounds_of(
             stored, leaf.order, is_deprecated_right=leaf.is_deprecated_right, has_order=self._has_order
         )

@@ -95,7 +95,9 @@ def order_of(physical: int, annotation: tuple[Any, ...] | None) -> tuple[Order |
     return None, False
 
 
-def bounds_of(stored: Struct, order: Order | None, *, is_deprecated_right: bool, has_order: bool) -> Bounds | None:
+def bounds_of(
+    stored: Struct, order: Order | None, *, is_deprecated_right: bool, has_order: bool
+) -> Bounds | None:
     """Return the bounds that stored statistics have; `None` if none is right."""
     if order is None:
         return None

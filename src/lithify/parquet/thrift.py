@@ -202,7 +202,9 @@ def number_of(fields: Struct, field: int, default: int | None = None, *, most: i
     """Return a number from 0 to `most`. Raise `Malformed` if it is another, or missing without a default."""
     kind, value = fields.get(field, (I64, default))
     if not I16 <= kind <= I64 or value is None or not 0 <= value <= most:
-        raise Malformed(f"field {field} of a Thrift struct is {str(value)[:40]}, which is no number that it can be")
+        raise Malformed(
+            f"field {field} of a Thrift struct is {str(value)[:40]}, which is no number that it can be"
+        )
     return int(value)
 
 

@@ -1,0 +1,207 @@
+"""Parquet files are merged by copying pages; PyArrow, DuckDB and polars read the same rows."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lithify.parquet.columns import PageOptions
+from lithify.parquet.copier import Merged, MergeOptions, ParquetInput, merge_files
+from lithify.parquet.errors import CannotMerge
+from lithify.parquet.thrift import (
+    BINARY,
+    I64,
+    LIST,
+    MAX_DEPTH,
+    STRUCT,
+    Malformed,
+    read_struct,
+    write_struct,
+)
+from tests.parquet.random_files import play
+
+SLICE = range(12)
+"""The cases of which the suite plays each; `make pages` plays 10,000."""
+
+
+def a_file(table: pa.Table, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(table, stream, **options)
+    return stream.getvalue()
+
+
+def merged(files: list[bytes], options: MergeOptions | None = None) -> tuple[Merged, pq.ParquetFile, bytes]:
+    inputs = [ParquetInput(f"{n}.parquet", io.BytesIO(data), len(data)) for n, data in enumerate(files)]
+    stream = io.BytesIO()
+    found = merge_files(inputs, stream, options or MergeOptions())
+    return found, pq.ParquetFile(io.BytesIO(stream.getvalue())), stream.getvalue()
+
+
+@pytest.mark.parametrize("case", SLICE)
+def test_random_files_have_the_same_rows(case: int, tmp_path: Path) -> None:
+    assert play(1, case, tmp_path)
+
+
+def test_small_row_groups_become_a_large_one_without_decoding() -> None:
+    tables = [pa.table({"n": np.random.default_rng(n).integers(0, 1 << 60, 30_000)}) for n in range(4)]
+    files = [a_file(table, use_dictionary=False, row_group_size=10_000) for table in tables]
+    found, file, _ = merged(files)
+    assert file.num_row_groups == 1
+    assert found.copied_share == 1.0
+    assert file.read().equals(pa.concat_tables(tables))
+
+
+def test_a_row_group_is_no_larger_than_wanted() -> None:
+    files = [a_file(pa.table({"n": np.arange(1000) + n}), use_dictionary=False) for n in range(5)]
+    _, file, _ = merged(files, MergeOptions(row_group_rows=2000))
+    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [2000, 2000, 1000]
+
+
+def test_dictionaries_become_one() -> None:
+    words = [["new", "paid"], ["paid", "back"], ["sent", "new", "back"]]
+    tables = [pa.table({"status": pa.array(one * 500)}) for one in words]
+    found, file, _ = merged([a_file(table) for table in tables])
+    column = file.metadata.row_group(0).column(0)
+    assert column.has_dictionary_page
+    assert file.read().equals(pa.concat_tables(tables))
+    read = pq.read_table(io.BytesIO(merged([a_file(t) for t in tables])[2]), read_dictionary=["status"])
+    assert read.column(0).combine_chunks().dictionary.to_pylist() == ["new", "paid", "back", "sent"]
+    assert found.columns[0].reason is None
+
+
+def test_a_dictionary_that_does_not_fit_is_replaced_by_its_values() -> None:
+    tables = [pa.table({"t": pa.array([f"{n}-{k % 300}" for k in range(3000)])}) for n in range(4)]
+    options = MergeOptions(PageOptions(dictionary_bytes=4000))
+    found, file, _ = merged([a_file(table) for table in tables], options)
+    assert file.read().equals(pa.concat_tables(tables))
+    assert {"PLAIN", "RLE_DICTIONARY"} <= set(file.metadata.row_group(0).column(0).encodings)
+    assert found.columns[0].reason is None
+
+
+def test_tiny_pages_are_joined() -> None:
+    tables = [
+        pa.table({"n": pa.array([n, None, 3], pa.int64()), "b": [True, None, False]}) for n in range(50)
+    ]
+    found, file, data = merged([a_file(table, use_dictionary=False) for table in tables])
+    assert file.read().equals(pa.concat_tables(tables))
+    assert found.copied_share == 0.0
+    assert len(data) < 3000
+
+
+def test_a_column_with_nan_has_no_bounds_and_its_nan_are_counted() -> None:
+    tables = [pa.table({"x": [1.0, math.nan, None]}), pa.table({"x": [-0.0, 2.0, 5.0]})]
+    for options in ({}, {"use_dictionary": False}, {"use_dictionary": False, "use_byte_stream_split": True}):
+        found, file, _ = merged([a_file(table, **options) for table in tables])
+        statistics = file.metadata.row_group(0).column(0).statistics
+        assert not statistics.has_min_max
+        assert statistics.null_count == 1
+        assert (found.columns[0].groups[0].nans, found.columns[0].groups[0].nulls) == (1, 1)
+        _, file, _ = merged([a_file(tables[1], **options)])
+        statistics = file.metadata.row_group(0).column(0).statistics
+        assert (math.copysign(1, statistics.min), statistics.max) == (-1, 5.0)
+
+
+def test_bounds_are_left_out_where_one_file_has_none() -> None:
+    tables = [pa.table({"n": [1, 2]}), pa.table({"n": [7, 9]})]
+    _, file, _ = merged([a_file(tables[0]), a_file(tables[1], write_statistics=False)])
+    statistics = file.metadata.row_group(0).column(0).statistics
+    assert (statistics.has_min_max, statistics.null_count) == (False, 0)
+    _, file, _ = merged([a_file(table) for table in tables])
+    statistics = file.metadata.row_group(0).column(0).statistics
+    assert (statistics.min, statistics.max) == (1, 9)
+
+
+def test_unsigned_numbers_and_decimals_are_compared_as_what_they_are() -> None:
+    big = pa.table(
+        {"u": pa.array([1, (1 << 64) - 1], pa.uint64()), "d": pa.array([1, -1]).cast(pa.decimal128(30, 2))}
+    )
+    small = pa.table({"u": pa.array([5], pa.uint64()), "d": pa.array([-7]).cast(pa.decimal128(30, 2))})
+    _, file, _ = merged([a_file(small), a_file(big)])
+    group = file.metadata.row_group(0)
+    assert (group.column(0).statistics.min, group.column(0).statistics.max) == (1, (1 << 64) - 1)
+    assert (int(group.column(1).statistics.min), int(group.column(1).statistics.max)) == (-7, 1)
+
+
+def test_indexes_of_pages_are_written_anew() -> None:
+    tables = [pa.table({"n": np.arange(30_000) + 30_000 * n}) for n in range(3)]
+    files = [a_file(table, use_dictionary=False, write_page_index=n > 0) for n, table in enumerate(tables)]
+    _, file, _ = merged(files)
+    column = file.metadata.row_group(0).column(0)
+    assert column.has_offset_index
+    assert column.has_column_index
+
+
+def test_a_wanted_bloom_filter_is_made() -> None:
+    tables = [pa.table({"k": [f"k{n}" for n in range(100)], "v": range(100)})] * 2
+    options = MergeOptions(bloom_filters={"k": {"ndv": 200, "fpp": 0.01}})
+    found, file, _ = merged([a_file(table) for table in tables], options)
+    assert file.read().equals(pa.concat_tables(tables))
+    assert [column.reason for column in found.columns] == ["gets a Bloom filter", None]
+    filters = [file.metadata.row_group(0).column(n).bloom_filter_offset for n in range(2)]
+    assert filters[0] is not None
+    assert filters[1] is None
+
+
+def test_metadata_in_which_files_agree_is_kept() -> None:
+    field = pa.field("n", pa.int64(), metadata={"PARQUET:field_id": "7"})
+    schemas = [pa.schema([field], metadata={"same": "yes", "other": str(n)}) for n in range(2)]
+    _, file, _ = merged([a_file(pa.table([[n]], schema=schema)) for n, schema in enumerate(schemas)])
+    assert file.schema_arrow.metadata == {b"same": b"yes"}
+    assert file.schema_arrow.field(0).metadata == {b"PARQUET:field_id": b"7"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [pa.table({"m": [1]}), pa.table({"n": pa.array([1], pa.int32())}), pa.table({"n": [1], "m": [1]})],
+)
+def test_files_of_other_columns_are_refused(other: pa.Table) -> None:
+    with pytest.raises(CannotMerge, match=r"1\.parquet: its columns are not those of 0\.parquet"):
+        merged([a_file(pa.table({"n": [1]})), a_file(other)])
+
+
+def test_a_page_with_another_checksum_is_refused() -> None:
+    data = a_file(
+        pa.table({"n": np.arange(1000)}), use_dictionary=False, compression="none", write_page_checksum=True
+    )
+    place = data.index(np.arange(1000).tobytes()[800:1600])
+    changed = data[:place] + b"\7" + data[place + 1 :]
+    with pytest.raises(CannotMerge, match="another checksum"):
+        merged([changed])
+
+
+def test_a_footer_is_written_as_it_was_read() -> None:
+    data = a_file(pa.table({"n": [1], "t": [["a"]]}), write_page_index=True)
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    fields, end = read_struct(footer)
+    assert end == len(footer)
+    assert write_struct(fields) == footer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x15",
+        b"\x18\xff\xff\xff\xff\x0f",
+        b"\x19\xfc\xff\xff\xff\xff\x0f",
+        b"\x16" + b"\xff" * 12,
+        b"\x1b\x00",
+        b"\x1c" * (MAX_DEPTH + 2),
+        write_struct({1: (LIST, (STRUCT, [{}] * 2_000_000))}),
+    ],
+)
+def test_a_damaged_struct_is_refused(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        read_struct(data)
+
+
+def test_structs_keep_large_numbers_and_far_fields() -> None:
+    fields = {1: (I64, -(1 << 63)), 2: (I64, (1 << 63) - 1), 900: (BINARY, b"x" * 300)}
+    assert read_struct(write_struct(fields)) == (fields, len(write_struct(fields)))
