@@ -6,8 +6,8 @@
 
 1. A seed draws columns, rows, and writers (PyArrow, DuckDB, and polars if it is installed) with any options:
    codecs, encodings, page versions and sizes, nesting. Two to six files are merged with random options.
-2. The output has the rows of the inputs, in order, as PyArrow, DuckDB and polars read both. Counts of nulls are
-   those of the rows, and no row is outside its bounds, in footers and in indexes of pages.
+2. The output has the rows of the inputs, in order, as PyArrow, DuckDB and polars read both. Counts of nulls
+   are those of the rows, and no row is outside its bounds.
 3. Then an input is damaged: bits, bytes, lengths. The merge is refused, or right in the same sense, and needs
    bounded memory.
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import math
 import random
 import resource
@@ -30,9 +29,11 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,9 @@ from lithify.parquet.columns import PageOptions
 from lithify.parquet.copier import Merged, MergeOptions, ParquetInput, merge_files
 from lithify.parquet.errors import CannotMerge
 
-try:
-    import polars
-except ImportError:  # it is no requirement of the project
-    polars = None
+polars: Any = None
+with suppress(ImportError):  # it is no requirement of the project
+    polars = import_module("polars")
 
 CODECS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 MAX_GROWTH_BYTES = 1 << 30
@@ -125,8 +125,7 @@ def _pool(numpy: np.random.Generator, kind: pa.DataType, count: int) -> pa.Array
         return pa.array(numpy.integers(-(1 << 40), 1 << 60, count)).cast(kind)
     bits = kind.bit_width - (0 if pa.types.is_unsigned_integer(kind) else 1)
     bits = int(numpy.choice([3, bits - 1]))
-    values = numpy.integers(0, 1 << bits, count, dtype="uint64")
-    array = pa.array(values).cast(kind)
+    array = pa.array(numpy.integers(0, 1 << bits, count, dtype="uint64")).cast(kind)
     return array if pa.types.is_unsigned_integer(kind) else pc.subtract(array, pa.scalar(3, kind))
 
 
@@ -259,7 +258,10 @@ class Case:
     writers: Counter[str] = field(default_factory=Counter)
 
 
-def draw_options(rng: random.Random) -> MergeOptions:
+def draw_options(rng: random.Random, names: Sequence[str]) -> MergeOptions:
+    paths = [f"{name}.y" if name.startswith("struct") and name[6] != "s" else name for name in names]
+    filtered = [path for path in paths if path.startswith(("text", "long")) or path.endswith(".y")]
+    filters = {path: {"ndv": 100.0, "fpp": 0.1} for path in filtered if rng.random() < 0.1}
     pages = PageOptions(
         codec=rng.choice([None, None, None, "uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4_raw"]),
         level=rng.choice([None, None, None, 3]),
@@ -268,7 +270,10 @@ def draw_options(rng: random.Random) -> MergeOptions:
         dictionary_bytes=rng.choice([0, 100, 2 << 20]),
     )
     return MergeOptions(
-        pages, row_group_bytes=rng.choice([1, 5000, 128 << 20]), row_group_rows=rng.choice([100, 1 << 20])
+        pages,
+        row_group_bytes=rng.choice([1, 5000, 128 << 20]),
+        row_group_rows=rng.choice([100, 1 << 20]),
+        bloom_filters=filters,
     )
 
 
@@ -285,7 +290,7 @@ def make_case(rng: random.Random, folder: Path) -> Case:
     ]
     writer = rng.choice(["pyarrow", "pyarrow", *WRITERS])
     codec = rng.choice(CODECS)
-    case = Case([], draw_options(rng))
+    case = Case([], draw_options(rng, names))
     for n in range(rng.randrange(2, 7)):
         path = folder / f"{n}.parquet"
         table = draw_table(rng, names)
@@ -461,6 +466,86 @@ def play_damaged(rng: random.Random, case: Case, target: Path) -> Counter[str]:
     return Counter({"damaged: right": 1})
 
 
+SPARK_KINDS = (
+    *("flag", "tiny", "number", "long", "float", "double", "text", "bytes", "decimal", "wide", "day", "us"),
+    *NESTED,
+)
+
+
+def write_spark(spark: Any, rng: random.Random, table: pa.Table, path: Path, codec: str) -> None:
+    """Write a file with parquet-mr, with random options."""
+    options = {
+        "compression": codec,
+        "parquet.writer.version": rng.choice(["v1", "v2"]),
+        "parquet.page.size": rng.choice([1000, 1 << 20]),
+        "parquet.page.row.count.limit": rng.choice([100, 20_000]),
+        "parquet.enable.dictionary": rng.choice(["true", "true", "false"]),
+        "parquet.block.size": rng.choice([1 << 16, 1 << 27]),
+        "parquet.page.write-checksum.enabled": rng.choice(["true", "false"]),
+        "parquet.bloom.filter.enabled": rng.choice(["true", "false"]),
+    }
+    folder = path.with_suffix(".spark")
+    rows = spark.createDataFrame(table).coalesce(1)
+    rows.write.mode("overwrite").options(**options).parquet(str(folder))
+    next(folder.glob("*.parquet")).rename(path)
+
+
+def play_java(spark: Any, seed: int, case_number: int, folder: Path) -> Counter[str]:
+    """Play a case with parquet-mr as a writer and the reader."""
+    rng = random.Random(f"java-{seed}-{case_number}")
+    for path in folder.glob("*.parquet"):
+        path.unlink()
+    names = [f"{rng.choice(SPARK_KINDS)}{n}" for n in range(rng.randrange(1, 6))]
+    case, first = Case([], draw_options(rng, names)), 0
+    by_spark = rng.random() < 0.7
+    for n in range(rng.randrange(2, 5)):
+        table = draw_table(rng, names)
+        ids = pa.array(range(first, first + table.num_rows), pa.int64())
+        table, first = table.add_column(0, "id", ids), first + table.num_rows
+        path, codec = folder / f"{n}.parquet", rng.choice(["snappy", "zstd", "gzip", "none"])
+        if by_spark:
+            write_spark(spark, rng, table, path, codec)
+        else:
+            write_arrow(rng, table, path, codec)
+        case.paths.append(path)
+    target = folder / "output.parquet"
+    try:
+        merged = merge(case.paths, target, case.options)
+    except CannotMerge as error:
+        return Counter({f"refused: {_kind(error)}": 1})
+    judge(case, target, merged)
+    inputs = spark.read.parquet(*map(str, case.paths)).orderBy("id")
+    output = spark.read.parquet(str(target)).orderBy("id")
+    expected = inputs.toArrow()
+    assert same_rows(output.toArrow(), expected), "parquet-mr reads other rows"
+    low = rng.randrange(max(first, 1))
+    filters = [f"id >= {low} and id < {low + 50}", f"{names[0]} is null"]
+    values = expected.column(names[0])
+    if first and names[0].startswith(("number", "long", "tiny", "text")) and values[low].is_valid:
+        filters.append(f"{names[0]} = {values[low].as_py()!r}")
+    for one in filters:
+        assert output.where(one).count() == inputs.where(one).count(), f"parquet-mr filters other rows: {one}"
+    return Counter({f"parquet-mr reads {'its own' if by_spark else 'those of PyArrow'}": 1})
+
+
+def play_all_java(seed: int, cases: Sequence[int]) -> tuple[Counter[str], list[tuple[int, str]]]:
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    spark = builder.config(map=settings).getOrCreate()
+    try:
+        return play_all(seed, cases, partial(play_java, spark))
+    finally:
+        spark.stop()
+
+
 def _kind(error: CannotMerge) -> str:
     return _without_numbers(str(error).partition(": ")[2] or str(error))[:90]
 
@@ -469,7 +554,12 @@ def _without_numbers(text: str) -> str:
     return "".join("#" if character.isdigit() else character for character in text)
 
 
-def play_all(seed: int, cases: Sequence[int]) -> tuple[Counter[str], list[tuple[int, str]]]:
+Play = Callable[[int, int, Path], Counter[str]]
+
+
+def play_all(
+    seed: int, cases: Sequence[int], play: Play = play
+) -> tuple[Counter[str], list[tuple[int, str]]]:
     found: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -488,6 +578,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--case", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--java", action="store_true", help="play cases with parquet-mr")
     options = parser.parse_args(argv)
     if options.case is not None:
         with tempfile.TemporaryDirectory() as folder:
@@ -495,17 +586,18 @@ def main(argv: Sequence[str]) -> int:
         return 0
     started_s = time.monotonic()
     cases = range(options.first, options.first + options.cases)
-    batches = list(itertools.batched(cases, 50)) if sys.version_info >= (3, 12) else list(_batched(cases, 50))
+    batches = list(_batched(cases, 50))
     found: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for counts, wrong in pool.map(partial(play_all, options.seed), batches):
-            found += counts
-            failed += wrong
+    if options.java:
+        found, failed = play_all_java(options.seed, cases)
+    else:
+        with ProcessPoolExecutor(options.jobs) as pool:
+            for counts, wrong in pool.map(partial(play_all, options.seed), batches):
+                found += counts
+                failed += wrong
     for number, text in failed[:20]:
-        print(
-            f"case {number}: python -m tests.parquet.random_files --seed {options.seed} --case {number}\n{text}"
-        )
+        print(f"python -m tests.parquet.random_files --seed {options.seed} --case {number}\n{text}")
     for name, count in sorted(found.items()):
         print(f"{count:8,} {name}")
     print(f"{len(cases):,} cases, {len(failed)} failed, {time.monotonic() - started_s:.0f} s")

@@ -3,8 +3,8 @@
 1. The dictionaries of the chunks are merged while they fit into one, and indexes are renumbered. A dictionary
    that does not fit, or that does not pay, is replaced by its values.
 2. A page is copied as it is stored if its codec is the wanted one, its indexes stay the same, and it is not
-   tiny. Tiny pages of plain values and of indexes are joined: their levels and values are written to new pages,
-   as large as the table wants. Pages of other encodings are copied, or compressed again.
+   tiny. Tiny pages of plain values and of indexes are joined: their levels and values are written to new
+   pages, as large as the table wants. Pages of other encodings are copied, or compressed again.
 3. Every page is noted for the indexes of pages. They are left out where a page begins inside a row, or where
    bounds of a page are not known.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import IO, Final
 
 import numpy as np
@@ -497,7 +498,7 @@ def _cut(page: Page, payload: bytes | Levels, leaf: Leaf, most_rows: int) -> Ite
     is_filled = None if page.definition is None else page.definition == leaf.max_definition
     ends = _ends_of_plain(payload, page.filled, leaf) if isinstance(payload, bytes) else None
     done = 0
-    for n, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for n, (start, end) in enumerate(pairwise(cuts)):
         filled = end - start if is_filled is None else int(np.count_nonzero(is_filled[start:end]))
         if ends is None:
             part: bytes | Levels = payload[done : done + filled]

@@ -104,8 +104,8 @@ def _named(name: str, work: Callable[[], Footer]) -> Footer:
         raise CannotMerge(f"{name}: {error}") from error
 
 
-def _common_schema(stored: Iterable[bytes | None]) -> bytes:
-    """Return the Arrow schema that files have, without the metadata in which they differ."""
+def _common_schema(stored: Iterable[bytes | None], notes: Iterable[Struct]) -> bytes:
+    """Return the Arrow schema that files have, with the metadata in which they agree."""
     try:
         schemas = [
             pa.ipc.read_schema(pa.py_buffer(b64decode(one or b""))).remove_metadata() for one in stored
@@ -114,7 +114,8 @@ def _common_schema(stored: Iterable[bytes | None]) -> bytes:
         raise CannotMerge(f"a schema of Arrow cannot be read: {str(error)[:100]}") from None
     if not schemas or any(not one.equals(schemas[0], check_metadata=True) for one in schemas):
         raise CannotMerge("the files have different schemas of Arrow")
-    return b64encode(schemas[0].serialize().to_pybytes())
+    common = {bytes_at(note, 1) or b"": bytes_at(note, 2) or b"" for note in notes}
+    return b64encode(schemas[0].with_metadata(common or None).serialize().to_pybytes())
 
 
 def _check_footer(footer: bytes) -> None:
@@ -285,7 +286,8 @@ class _Merge:
         stored = {bytes_at(note, 2) for one in notes for note in one if bytes_at(note, 1) == ARROW_SCHEMA}
         if stored and not any(bytes_at(note, 1) == ARROW_SCHEMA for note in kept):
             has_all = all(any(bytes_at(note, 1) == ARROW_SCHEMA for note in one) for one in notes)
-            kept.append({1: (BINARY, ARROW_SCHEMA), 2: (BINARY, _common_schema(stored if has_all else ()))})
+            common = _common_schema(stored if has_all else (), kept)
+            kept.append({1: (BINARY, ARROW_SCHEMA), 2: (BINARY, common)})
         return kept
 
     def _end(self, rows: Sequence[int]) -> bytes:
@@ -293,14 +295,14 @@ class _Merge:
         for chunks in self._written:
             for chunk in chunks:
                 meta = chunk.column[3][1]
-                for place, fields, data, kind in (
-                    (14, meta, chunk.bloom_filter, I64),
-                    (6, chunk.column, chunk.column_index, I64),
-                    (4, chunk.column, chunk.offset_index, I64),
+                for place, owner, data in (
+                    (14, meta, chunk.bloom_filter),
+                    (6, chunk.column, chunk.column_index),
+                    (4, chunk.column, chunk.offset_index),
                 ):
                     if data is not None:
-                        fields[place] = (kind, self._output.position)
-                        fields[place + 1] = (I32, len(data))
+                        owner[place] = (I64, self._output.position)
+                        owner[place + 1] = (I32, len(data))
                         self._output.write(data)
         footer = self._footers[0]
         fields: Struct = {

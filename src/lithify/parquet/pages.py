@@ -1,10 +1,11 @@
 """The pages of a column chunk, decompressed and checked.
 
-Each page's levels and values are walked in compiled code, so that a copied page is known to have the rows that
-its header says, each inside its bytes: a damaged page is not carried on. Checksums are verified where there
-are any. Nulls and NaN are counted on the way. Values themselves are not built.
+Each page's levels and values are walked in compiled code, so that a copied page is known to have the rows
+that its header says, each inside its bytes: a damaged page is not carried on. Checksums are verified where
+there are any. Nulls and NaN are counted on the way. Values themselves are not built.
 
-What the walk does not know, or finds strange, raises `Uncopyable`: Arrow then reads the column, or refuses it.
+A page that the walk does not know, or finds strange, raises `Uncopyable`: Arrow then reads the column, or
+refuses it.
 Memory is bounded by a window of the chunk, one page, and its levels.
 """
 

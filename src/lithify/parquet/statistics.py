@@ -2,8 +2,8 @@
 
 1. A bound is used only if its order is defined: `min_value` and `max_value` where the footer says that their
    order is the type's, the deprecated `min` and `max` only where they were always compared as signed numbers.
-2. Merged bounds are the lowest and highest of all parts that have values. If one of those lacks a bound, there
-   is none: too narrow bounds would hide rows. A truncated bound stays one, and says so.
+2. Merged bounds are the lowest and highest of all parts that have values. If one of those lacks a bound,
+   there is none: too narrow bounds would hide rows. A truncated bound stays one, and says so.
 3. Nulls are counted by levels, and NaN by values, never taken from a file. A column with NaN has no bounds:
    readers disagree about what they would mean. Bounds of floating-point numbers are taken from the values
    where these are seen; a zero is -0.0 below and 0.0 above.

@@ -1,4 +1,4 @@
-"""Thrift's compact protocol: structs of any kind, as field id to type and value (specification: thrift-compact-protocol).
+"""Thrift's compact protocol: structs of any kind, each a dictionary from field ids to types and values.
 
 Stored data may be hostile. Every length is compared with the bytes that are left, nesting is limited, and so
 is the number of values, since a value takes more memory than the byte that it may be stored in. Only what
@@ -53,7 +53,8 @@ class _Reader:
     def struct(self, at: int, depth: int) -> tuple[Struct, int]:
         if depth > MAX_DEPTH:
             raise Malformed("a Thrift struct is nested too deeply")
-        data, found, field = self._data, {}, 0
+        data, field = self._data, 0
+        found: Struct = {}
         while True:
             head = data[at]
             at += 1

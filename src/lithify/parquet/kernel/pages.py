@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lithify.kernel.cache import called, entry
-from lithify.kernel.memory import copy_bytes, load_i64, load_u8, load_u32, store_u8
+from lithify.kernel.memory import copy_bytes, load_i64, load_u8, load_u32, signed, store_u8
 
 INVALID = -1
 _MAX_SHIFT = 63
@@ -22,7 +22,7 @@ SmallNumbers = npt.NDArray[np.int32]
 
 @called
 def _varint(at: int, end: int) -> tuple[int, int]:
-    """Return an unsigned number, and where it ends: `INVALID` if it does not end, or has more than 63 bits."""
+    """Return an unsigned number, and where it ends: `INVALID` if it does not end or has over 63 bits."""
     number, shift = 0, 0
     while at < end and shift < _MAX_SHIFT:
         byte = load_u8(at)
@@ -43,7 +43,7 @@ def _zigzag(at: int, end: int) -> tuple[int, int]:
         at += 1
         number |= np.uint64(byte & 127) << np.uint64(shift)
         if byte < 128:
-            half = np.int64(number >> np.uint64(1))
+            half = signed(number >> np.uint64(1))
             return (~half if number & np.uint64(1) else half), at
         shift += 7
     return 0, INVALID
@@ -51,8 +51,8 @@ def _zigzag(at: int, end: int) -> tuple[int, int]:
 
 @entry
 def decode_hybrid(base: int, length: int, width: int, limit: int, out: SmallNumbers) -> int:
-    """Decode as many numbers of `width` bits (0 to 32), each below `limit`, as `out` has. Return the number of
-    bytes that they take, or `INVALID`."""
+    """Decode as many numbers of `width` bits (0 to 32), each below `limit`, as `out` has. Return the bytes
+    that they take, or `INVALID`."""
     at, end, done, count = base, base + length, 0, out.shape[0]
     mask = (1 << width) - 1
     while done < count:
@@ -170,7 +170,7 @@ def find_ends(base: int, length: int, ends: Numbers) -> int:
 
 @entry
 def gather(base: int, ends: Numbers, indexes: SmallNumbers, target: int) -> int:
-    """Copy the dictionary's texts, with their lengths, to an address with room for them. Return their size."""
+    """Copy texts of a dictionary, with their lengths, to an address with room for them. Return their size."""
     at = target
     for n in range(indexes.shape[0]):
         index = indexes[n]
