@@ -44,7 +44,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lithify.parquet.columns import PageOptions
-from lithify.parquet.copier import Merged, MergeOptions, ParquetInput, merge_files
+from lithify.parquet.copier import MergedFile, MergeOptions, ParquetInput, merge_files
 from lithify.parquet.errors import CannotMerge
 
 polars: Any = None
@@ -306,7 +306,7 @@ def make_case(rng: random.Random, folder: Path) -> Case:
     return case
 
 
-def merge(paths: Sequence[Path], target: Path, options: MergeOptions) -> Merged:
+def merge(paths: Sequence[Path], target: Path, options: MergeOptions) -> MergedFile:
     inputs = [ParquetInput(path.name, io.BytesIO(path.read_bytes()), path.stat().st_size) for path in paths]
     with target.open("wb") as stream:
         return merge_files(inputs, stream, options)
@@ -352,7 +352,7 @@ READERS: dict[str, Callable[[Sequence[Path]], pa.Table]] = {
 }
 
 
-def judge(case: Case, target: Path, merged: Merged, *, readers: Sequence[str] = tuple(READERS)) -> None:
+def judge(case: Case, target: Path, merged: MergedFile, *, readers: Sequence[str] = tuple(READERS)) -> None:
     """Raise `AssertionError` unless the output has the rows of the inputs, and right statistics."""
     for name in readers:
         try:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lithify.parquet.columns import PageOptions
-from lithify.parquet.copier import Merged, MergeOptions, ParquetInput, merge_files
+from lithify.parquet.copier import MergedFile, MergeOptions, ParquetInput, merge_files
 from lithify.parquet.errors import CannotMerge
 from lithify.parquet.thrift import (
     BINARY,
@@ -37,7 +37,9 @@ def a_file(table: pa.Table, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def merged(files: list[bytes], options: MergeOptions | None = None) -> tuple[Merged, pq.ParquetFile, bytes]:
+def merged(
+    files: list[bytes], options: MergeOptions | None = None
+) -> tuple[MergedFile, pq.ParquetFile, bytes]:
     inputs = [ParquetInput(f"{n}.parquet", io.BytesIO(data), len(data)) for n, data in enumerate(files)]
     stream = io.BytesIO()
     found = merge_files(inputs, stream, options or MergeOptions())

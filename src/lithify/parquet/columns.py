@@ -32,17 +32,17 @@ from lithify.parquet.pages import (
     RLE,
     RLE_DICTIONARY,
     UNCOMPRESSED,
-    ChunkReader,
+    ColumnChunkReader,
+    DataPage,
     Dictionary,
     Levels,
-    Page,
 )
 from lithify.parquet.statistics import (
     BOOLEAN,
     BYTE_ARRAY,
     DOUBLE,
     FLOAT,
-    Bounds,
+    ValueBounds,
     merged,
     statistics_struct,
     with_signed_zeros,
@@ -90,13 +90,13 @@ class PageOptions:
 
 
 @dataclass(slots=True)
-class Facts:
+class ColumnFacts:
     """What is known of a written column chunk."""
 
     values: int = 0
     nulls: int = 0
     nans: int = 0
-    bounds: Bounds | None = None
+    bounds: ValueBounds | None = None
     """Without NaN."""
     copied_bytes: int = 0
     """Of pages that were copied as they are stored."""
@@ -114,7 +114,7 @@ class WrittenChunk:
     """The footer's `ColumnChunk`."""
     stored_bytes: int
     plain_bytes: int
-    facts: Facts
+    facts: ColumnFacts
     offset_index: bytes | None = None
     column_index: bytes | None = None
     bloom_filter: bytes | None = None
@@ -128,10 +128,10 @@ class _PageNote:
     begins_row: bool
     nulls: int
     is_null: bool
-    bounds: Bounds | None
+    bounds: ValueBounds | None
 
 
-class Output:
+class PageOutput:
     """A stream that is written, with its position."""
 
     def __init__(self, stream: IO[bytes], position: int = 0) -> None:
@@ -154,14 +154,14 @@ class _Part:
     filled: int
     rows: int
     begins_row: bool
-    bounds: Bounds | None
+    bounds: ValueBounds | None
     payload: bytes | Levels
 
 
 class ColumnWriter:
     """A writer of one column chunk."""
 
-    def __init__(self, output: Output, leaf: Leaf, codec: int, options: PageOptions) -> None:
+    def __init__(self, output: PageOutput, leaf: Leaf, codec: int, options: PageOptions) -> None:
         self._output = output
         self._leaf = leaf
         self.codec = codec
@@ -176,7 +176,7 @@ class ColumnWriter:
         self._parts: list[_Part] = []
         self._parts_bytes = 0
         self._index_width = 0
-        self.facts = Facts()
+        self.facts = ColumnFacts()
 
     def write_dictionary(self, values: Sequence[bytes]) -> None:
         """Write the dictionary page, before all others."""
@@ -185,7 +185,7 @@ class ColumnWriter:
         described: Struct = {1: (I32, len(values)), 2: (I32, PLAIN)}
         self._put(DICTIONARY_PAGE, b"".join(values), {7: (STRUCT, described)}, PLAIN)
 
-    def copy(self, page: Page, body: bytes | None = None) -> None:
+    def copy(self, page: DataPage, body: bytes | None = None) -> None:
         """Write a page as it is stored, or with this body compressed again."""
         self._flush()
         kind = number_of(page.fields, 1)
@@ -210,7 +210,7 @@ class ColumnWriter:
         self._count(kind, page.encoding)
         self._note(before, page.values, page.filled, page.rows, page.begins_row, page.bounds)
 
-    def compress_again(self, page: Page) -> None:
+    def compress_again(self, page: DataPage) -> None:
         """Write a page with its levels and values compressed by this writer."""
         if not page.is_v2:
             self.copy(page, self._compressed(page.data[: page.end].tobytes()))
@@ -218,7 +218,7 @@ class ColumnWriter:
         levels, values = page.data[: page.start].tobytes(), page.data[page.start : page.end].tobytes()
         self.copy(page, levels + self._compressed(values))
 
-    def add(self, page: Page, payload: bytes | Levels) -> None:
+    def add(self, page: DataPage, payload: bytes | Levels) -> None:
         """Write a page's levels with these plain values, or indexes, to new pages."""
         for part in _cut(page, payload, self._leaf, self._options.page_rows):
             size = len(part.payload)
@@ -291,7 +291,7 @@ class ColumnWriter:
         self._encodings[kind, encoding] = self._encodings.get((kind, encoding), 0) + 1
 
     def _note(
-        self, offset: int, values: int, filled: int, rows: int, begins_row: bool, bounds: Bounds | None
+        self, offset: int, values: int, filled: int, rows: int, begins_row: bool, bounds: ValueBounds | None
     ) -> None:
         self.facts.values += values
         self.facts.nulls += values - filled
@@ -348,7 +348,7 @@ class ColumnWriter:
             return None
         known = [with_signed_zeros(bounds, physical) for bounds in found if bounds is not None]
         following = iter(known)
-        in_place = [Bounds(b"", b"") if note.is_null else next(following) for note in notes]
+        in_place = [ValueBounds(b"", b"") if note.is_null else next(following) for note in notes]
         return write_struct(
             {
                 1: (LIST, (BOOL, [note.is_null for note in notes])),
@@ -361,11 +361,15 @@ class ColumnWriter:
 
 
 def merge_column(
-    readers: Sequence[Callable[[], ChunkReader]], output: Output, options: PageOptions, *, with_bounds: bool
+    readers: Sequence[Callable[[], ColumnChunkReader]],
+    output: PageOutput,
+    options: PageOptions,
+    *,
+    with_bounds: bool,
 ) -> WrittenChunk:
     """Write one chunk of the chunks that `readers` open. Raise `Uncopyable`."""
-    merge = _Merge(options.dictionary_bytes)
-    held: list[ChunkReader | None] = []
+    merge = _MergedDictionary(options.dictionary_bytes)
+    held: list[ColumnChunkReader | None] = []
     tables: list[Levels | None] = []
     held_bytes = 0
     codec = CODECS[options.codec] if options.codec is not None else None
@@ -385,7 +389,7 @@ def merge_column(
     writer = ColumnWriter(output, leaf, codec, options)
     if merge.values:
         writer.write_dictionary(merge.values)
-    bounds: list[Bounds | None] = []
+    bounds: list[ValueBounds | None] = []
     are_page_bounds_right = True
     for n, table in enumerate(tables):
         reader, held[n] = held[n] or readers[n](), None
@@ -396,14 +400,14 @@ def merge_column(
 
 
 def _copy_pages(
-    reader: ChunkReader, writer: ColumnWriter, table: Levels | None, options: PageOptions
-) -> list[Bounds | None]:
+    reader: ColumnChunkReader, writer: ColumnWriter, table: Levels | None, options: PageOptions
+) -> list[ValueBounds | None]:
     """Write a chunk's pages. Return the bounds of the chunk, or of its pages, if it has values."""
     leaf = reader.leaf
     is_same = table is not None and bool((table == np.arange(len(table))).all())
     is_kept = reader.chunk.codec == writer.codec and options.level is None
     by_values = leaf.physical in (FLOAT, DOUBLE)
-    bounds: list[Bounds | None] = []
+    bounds: list[ValueBounds | None] = []
     has_values = False
     for page in reader.pages():
         has_values |= page.filled > 0
@@ -430,7 +434,7 @@ def _copy_pages(
     return [reader.bounds()] if has_values else []
 
 
-class _Merge:
+class _MergedDictionary:
     """The dictionaries of chunks, merged while they fit."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -471,7 +475,7 @@ def _values_of(dictionary: Dictionary, indexes: Levels, leaf: Leaf) -> bytes:
     return target[:size].tobytes()
 
 
-def _plain(page: Page, leaf: Leaf) -> bytes:
+def _plain(page: DataPage, leaf: Leaf) -> bytes:
     """Return a page's plain values; of truth values one byte for each."""
     stored = page.data[page.start : page.end]
     if leaf.physical != BOOLEAN:
@@ -479,7 +483,7 @@ def _plain(page: Page, leaf: Leaf) -> bytes:
     return np.unpackbits(stored, count=page.filled, bitorder="little").tobytes()
 
 
-def _cut(page: Page, payload: bytes | Levels, leaf: Leaf, most_rows: int) -> Iterator[_Part]:
+def _cut(page: DataPage, payload: bytes | Levels, leaf: Leaf, most_rows: int) -> Iterator[_Part]:
     """Yield a page's levels and values in parts of at most so many rows."""
     if page.rows <= most_rows:
         yield _Part(
@@ -545,7 +549,7 @@ def _compressor(codec: int, level: int | None) -> pa.Codec:
     return pa.Codec(name, level)
 
 
-def _boundary_order(bounds: Sequence[Bounds], leaf: Leaf) -> int:
+def _boundary_order(bounds: Sequence[ValueBounds], leaf: Leaf) -> int:
     """Return 1 if pages ascend, 2 if they descend, else 0."""
     assert leaf.order is not None
     lows, highs = [leaf.order(one.low) for one in bounds], [leaf.order(one.high) for one in bounds]

@@ -22,11 +22,11 @@ from typing import IO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lithify.parquet.columns import CODECS, Facts, Output, PageOptions, WrittenChunk, merge_column
+from lithify.parquet.columns import CODECS, ColumnFacts, PageOptions, PageOutput, WrittenChunk, merge_column
 from lithify.parquet.decoding import BloomFilters, encoded_anew
 from lithify.parquet.errors import CannotMerge, Uncopyable
-from lithify.parquet.footer import MAGIC, Footer, Leaf, read_at, read_footer
-from lithify.parquet.pages import ChunkReader, Scratch
+from lithify.parquet.footer import MAGIC, Leaf, ParquetFooter, read_at, read_footer
+from lithify.parquet.pages import ColumnChunkReader, PageMemory
 from lithify.parquet.statistics import TYPE_ORDER
 from lithify.parquet.thrift import BINARY, I16, I32, I64, LIST, STRUCT, Struct, bytes_at, write_struct
 
@@ -62,14 +62,14 @@ class MergedColumn:
     """What is known of a column of the output."""
 
     name: str
-    groups: tuple[Facts, ...]
+    groups: tuple[ColumnFacts, ...]
     """By row group."""
     reason: str | None
     """Why it was decoded; `None` if it was not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedFile:
     """What was written."""
 
     rows: int
@@ -87,17 +87,17 @@ class Merged:
         return copied / written if written else 1.0
 
 
-def merge_files(inputs: Sequence[ParquetInput], stream: IO[bytes], options: MergeOptions) -> Merged:
+def merge_files(inputs: Sequence[ParquetInput], stream: IO[bytes], options: MergeOptions) -> MergedFile:
     """Write one file of all rows, in order. Raise `CannotMerge`, which names the file; what was written then
     is no file."""
     footers = []
     for one in inputs:
         with_name = partial(_named, one.name)
         footers.append(with_name(lambda one=one: read_footer(one.stream, one.size_bytes)))  # type: ignore[misc]
-    return _Merge(inputs, footers, stream, options).run()
+    return _FileMerge(inputs, footers, stream, options).run()
 
 
-def _named(name: str, work: Callable[[], Footer]) -> Footer:
+def _named(name: str, work: Callable[[], ParquetFooter]) -> ParquetFooter:
     try:
         return work()
     except CannotMerge as error:
@@ -135,11 +135,11 @@ class _Group:
     number: int
 
 
-class _Merge:
+class _FileMerge:
     def __init__(
         self,
         inputs: Sequence[ParquetInput],
-        footers: Sequence[Footer],
+        footers: Sequence[ParquetFooter],
         stream: IO[bytes],
         options: MergeOptions,
     ) -> None:
@@ -151,14 +151,14 @@ class _Merge:
         self._inputs = inputs
         self._footers = footers
         self._leaves = footers[0].leaves
-        self._output = Output(stream)
+        self._output = PageOutput(stream)
         self._options = options
-        self._scratch = Scratch()
+        self._scratch = PageMemory()
         self._reasons: list[str | None] = [None] * len(self._leaves)
         self._written: list[list[WrittenChunk]] = []
         self._notes = self._kept_notes()
 
-    def run(self) -> Merged:
+    def run(self) -> MergedFile:
         self._output.write(MAGIC)
         rows = []
         for groups in self._planned():
@@ -170,7 +170,7 @@ class _Merge:
             MergedColumn(leaf.name, tuple(chunks[n].facts for chunks in self._written), self._reasons[n])
             for n, leaf in enumerate(self._leaves)
         )
-        return Merged(sum(rows), self._output.position, footer, tuple(columns))
+        return MergedFile(sum(rows), self._output.position, footer, tuple(columns))
 
     def _planned(self) -> Iterator[list[_Group]]:
         """Yield the row groups that become one."""
@@ -194,10 +194,10 @@ class _Merge:
 
     def _columns(self, groups: Sequence[_Group]) -> Iterator[WrittenChunk]:
         """Write all columns of a row group."""
-        decoded: dict[int, tuple[IO[bytes], Footer]] = {}
+        decoded: dict[int, tuple[IO[bytes], ParquetFooter]] = {}
         for n, leaf in enumerate(self._leaves):
             buffer = io.BytesIO()
-            output = Output(buffer, self._output.position)
+            output = PageOutput(buffer, self._output.position)
             with_bounds = leaf.name not in self._options.without_bounds
             try:
                 if leaf.name in self._options.bloom_filters:
@@ -207,7 +207,7 @@ class _Merge:
             except Uncopyable as error:
                 self._reasons[n] = self._reasons[n] or str(error)
                 buffer = io.BytesIO()
-                output = Output(buffer, self._output.position)
+                output = PageOutput(buffer, self._output.position)
                 if leaf.top not in decoded:
                     decoded[leaf.top] = self._decoded(groups, leaf.top)
                 chunk = self._merge_decoded(decoded[leaf.top], n, output, with_bounds=with_bounds)
@@ -219,12 +219,12 @@ class _Merge:
     def _group_rows(self, one: _Group) -> int:
         return self._footers[one.input].groups[one.number].rows
 
-    def _reader(self, one: _Group, n: int) -> ChunkReader:
+    def _reader(self, one: _Group, n: int) -> ColumnChunkReader:
         footer = self._footers[one.input]
         group = footer.groups[one.number]
         stream = self._inputs[one.input].stream
         try:
-            return ChunkReader(
+            return ColumnChunkReader(
                 stream,
                 group.chunks[n],
                 self._leaves[n],
@@ -235,7 +235,7 @@ class _Merge:
         except CannotMerge as error:
             raise CannotMerge(f"{self._inputs[one.input].name}: {error}") from error
 
-    def _decoded(self, groups: Sequence[_Group], top: int) -> tuple[IO[bytes], Footer]:
+    def _decoded(self, groups: Sequence[_Group], top: int) -> tuple[IO[bytes], ParquetFooter]:
         numbers = [n for n, leaf in enumerate(self._leaves) if leaf.top == top]
         leaves = [self._leaves[n] for n in numbers]
         sources = [(self._inputs[one.input].stream, one.number) for one in groups]
@@ -246,14 +246,14 @@ class _Merge:
         return encoded_anew(sources, leaves, numbers, options, self._options.bloom_filters)
 
     def _merge_decoded(
-        self, decoded: tuple[IO[bytes], Footer], n: int, output: Output, *, with_bounds: bool
+        self, decoded: tuple[IO[bytes], ParquetFooter], n: int, output: PageOutput, *, with_bounds: bool
     ) -> WrittenChunk:
         stream, footer = decoded
         leaf: Leaf = self._leaves[n]
         place = n - next(k for k, one in enumerate(self._leaves) if one.top == leaf.top)
         readers = [
             partial(
-                ChunkReader,
+                ColumnChunkReader,
                 stream,
                 group.chunks[place],
                 leaf,

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lithify.parquet.columns import PageOptions
 from lithify.parquet.errors import CannotMerge
-from lithify.parquet.footer import Footer, Leaf, read_footer
+from lithify.parquet.footer import Leaf, ParquetFooter, read_footer
 from lithify.parquet.statistics import FIXED, INT32, INT64, INT96
 
 BloomFilters = Mapping[str, Mapping[str, float]]
@@ -28,7 +28,7 @@ def encoded_anew(
     numbers: Sequence[int],
     options: PageOptions,
     filters: BloomFilters,
-) -> tuple[IO[bytes], Footer]:
+) -> tuple[IO[bytes], ParquetFooter]:
     """Return a Parquet file with one top-level column, whose rows are those of these row groups of files.
     `leaves` are the column's, and `numbers` their places in the files. Raise `CannotMerge`."""
     name = leaves[0].name

@@ -101,7 +101,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Footer:
+class ParquetFooter:
     version: int
     schema: tuple[Struct, ...]
     leaves: tuple[Leaf, ...]
@@ -129,7 +129,7 @@ def read_at(stream: IO[bytes], offset: int, size: int) -> bytes:
     return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
 
-def read_footer(stream: IO[bytes], size: int) -> Footer:
+def read_footer(stream: IO[bytes], size: int) -> ParquetFooter:
     """Read the footer of a file of this size. Raise `CannotMerge`."""
     if size < TAIL_BYTES + len(MAGIC):
         raise CannotMerge("the file is too short for Parquet")
@@ -148,7 +148,7 @@ def read_footer(stream: IO[bytes], size: int) -> Footer:
     return _footer(fields, size - TAIL_BYTES - length)
 
 
-def _footer(fields: Struct, data_end: int) -> Footer:
+def _footer(fields: Struct, data_end: int) -> ParquetFooter:
     if 8 in fields:
         raise CannotMerge("the file is encrypted")
     schema = list_of(fields, 2, STRUCT)
@@ -161,7 +161,7 @@ def _footer(fields: Struct, data_end: int) -> Footer:
         raise CannotMerge("the file has another number of rows than its row groups")
     orders = [struct_of({0: (STRUCT, order)}, 0) for order in list_of(fields, 7, STRUCT)]
     has_order = tuple(n < len(orders) and 1 in orders[n] for n in range(len(leaves)))
-    return Footer(
+    return ParquetFooter(
         version=number_of(fields, 1, most=1 << 31),
         schema=tuple(schema),
         leaves=leaves,

@@ -33,7 +33,7 @@ from lithify.parquet.statistics import (
     FLOAT,
     INT32,
     INT64,
-    Bounds,
+    ValueBounds,
     bounds_of,
     valid_bounds,
 )
@@ -91,7 +91,7 @@ class Dictionary:
         return [stored[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-class Scratch:
+class PageMemory:
     """Memory that each page uses again."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Scratch:
 
 
 @dataclass(slots=True)
-class Page:
+class DataPage:
     """A data page. Its data lasts until the next page is read."""
 
     header: bytes
@@ -136,7 +136,7 @@ class Page:
     end: int
     indexes: Levels | None
     """Of values in the dictionary; `None` if the page does not use it."""
-    bounds: Bounds | None
+    bounds: ValueBounds | None
     """Of floating-point numbers, those of all but NaN."""
     nans: int
 
@@ -145,7 +145,7 @@ class Page:
         return number_of(self.fields, 1) == DATA_PAGE_V2
 
 
-class ChunkReader:
+class ColumnChunkReader:
     """A reader of one column chunk."""
 
     def __init__(
@@ -156,7 +156,7 @@ class ChunkReader:
         rows: int,
         *,
         has_order: bool,
-        scratch: Scratch,
+        scratch: PageMemory,
     ) -> None:
         if chunk.codec != UNCOMPRESSED and chunk.codec not in _DECOMPRESSORS:
             raise Uncopyable(f"is compressed with codec {chunk.codec}")
@@ -172,7 +172,7 @@ class ChunkReader:
         self._floats: Floats | None = None
         self.dictionary = self._read_dictionary() if chunk.size_bytes else None
 
-    def bounds(self) -> Bounds | None:
+    def bounds(self) -> ValueBounds | None:
         """Return the bounds of the chunk that the footer has."""
         leaf = self.leaf
         return bounds_of(
@@ -211,7 +211,7 @@ class ChunkReader:
             self._floats = _floats(data[:size], self.leaf.physical)
         return Dictionary(count, data, size, ends)
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self) -> Iterator[DataPage]:
         """Yield all data pages."""
         values = rows = number = 0
         while self._bytes.left:
@@ -235,7 +235,7 @@ class ChunkReader:
             )
         self.is_page_bounds_right = self._page_bounds is None or len(self._page_bounds) == number
 
-    def _stored_bounds(self, fields: Struct, number: int) -> Bounds | None:
+    def _stored_bounds(self, fields: Struct, number: int) -> ValueBounds | None:
         leaf = self.leaf
         if leaf.order is None:
             return None
@@ -250,7 +250,7 @@ class ChunkReader:
             stored, leaf.order, is_deprecated_right=leaf.is_deprecated_right, has_order=self._has_order
         )
 
-    def _page(self, fields: Struct, header: bytes, body: memoryview) -> Page:
+    def _page(self, fields: Struct, header: bytes, body: memoryview) -> DataPage:
         size = _size(fields, 2)
         data = self._scratch.bytes(size)
         base = data.ctypes.data
@@ -281,7 +281,7 @@ class ChunkReader:
             definition, at = _levels_v1(data, at, size, leaf.max_definition, values, number_of(described, 3))
         filled = values if definition is None else int(np.count_nonzero(definition == leaf.max_definition))
         rows = values if repetition is None else int(np.count_nonzero(repetition == 0))
-        page = Page(
+        page = DataPage(
             header,
             body,
             fields,
@@ -302,7 +302,7 @@ class ChunkReader:
         self._check(page)
         return page
 
-    def _check(self, page: Page) -> None:
+    def _check(self, page: DataPage) -> None:
         """Raise `Uncopyable` if the values do not take exactly the rest of the page; note indexes, and what
         is known of floating-point numbers."""
         leaf, count = self.leaf, page.filled
@@ -341,7 +341,7 @@ class ChunkReader:
                 stored = np.ascontiguousarray(stored.reshape(width, count).T).reshape(-1)
             _note_floats(page, _floats(stored, physical), physical)
 
-    def _indexes(self, page: Page, base: int, size: int) -> Levels:
+    def _indexes(self, page: DataPage, base: int, size: int) -> Levels:
         if self.dictionary is None:
             raise Uncopyable("has indexes without a dictionary")
         indexes = np.empty(page.filled, np.int32)
@@ -354,7 +354,7 @@ class ChunkReader:
             raise Uncopyable("has a page whose indexes are not what it says")
         return indexes
 
-    def _truth_values(self, page: Page, base: int, size: int) -> int:
+    def _truth_values(self, page: DataPage, base: int, size: int) -> int:
         """Note truth values as indexes. Return the bytes that they take."""
         if size < 4 or int(page.data[page.start : page.start + 4].view("<u4")[0]) != size - 4:
             return INVALID
@@ -491,7 +491,7 @@ def _floats(stored: Bytes, physical: int) -> Floats:
     return stored.view("<f4" if physical == FLOAT else "<f8")
 
 
-def _note_floats(page: Page, values: Floats, physical: int) -> None:
+def _note_floats(page: DataPage, values: Floats, physical: int) -> None:
     if not len(values):
         return
     low, high = values.min(), values.max()
@@ -503,10 +503,10 @@ def _note_floats(page: Page, values: Floats, physical: int) -> None:
         values = values[~is_nan]
         low, high = values.min(), values.max()
     kind = "<f4" if physical == FLOAT else "<f8"
-    page.bounds = Bounds(low.astype(kind).tobytes(), high.astype(kind).tobytes(), True, True)
+    page.bounds = ValueBounds(low.astype(kind).tobytes(), high.astype(kind).tobytes(), True, True)
 
 
-def _page_bounds(stream: IO[bytes], chunk: ColumnChunk) -> list[Bounds | None] | None:
+def _page_bounds(stream: IO[bytes], chunk: ColumnChunk) -> list[ValueBounds | None] | None:
     """Return the bounds of pages that the column index has; `None` if there is no such index."""
     offset, size = chunk.column_index
     if not size or size > MAX_DICTIONARY_BYTES:
@@ -520,6 +520,6 @@ def _page_bounds(stream: IO[bytes], chunk: ColumnChunk) -> list[Bounds | None] |
     if not len(are_null) == len(lows) == len(highs):
         return None
     return [
-        None if is_null else Bounds(low, high)
+        None if is_null else ValueBounds(low, high)
         for is_null, low, high in zip(are_null, lows, highs, strict=True)
     ]

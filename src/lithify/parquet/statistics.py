@@ -29,7 +29,7 @@ Order = Callable[[bytes], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ValueBounds:
     low: bytes
     high: bytes
     is_low_exact: bool | None = None
@@ -97,7 +97,7 @@ def order_of(physical: int, annotation: tuple[Any, ...] | None) -> tuple[Order |
 
 def bounds_of(
     stored: Struct, order: Order | None, *, is_deprecated_right: bool, has_order: bool
-) -> Bounds | None:
+) -> ValueBounds | None:
     """Return the bounds that stored statistics have; `None` if none is right."""
     if order is None:
         return None
@@ -107,10 +107,10 @@ def bounds_of(
         low, high, exact = bytes_at(stored, 2), bytes_at(stored, 1), (None, None)
     if low is None or high is None:
         return None
-    return valid_bounds(Bounds(low, high, *exact), order)
+    return valid_bounds(ValueBounds(low, high, *exact), order)
 
 
-def valid_bounds(bounds: Bounds, order: Order) -> Bounds | None:
+def valid_bounds(bounds: ValueBounds, order: Order) -> ValueBounds | None:
     """Return the bounds if they are in order."""
     try:
         return bounds if order(bounds.low) <= order(bounds.high) else None
@@ -118,7 +118,7 @@ def valid_bounds(bounds: Bounds, order: Order) -> Bounds | None:
         return None
 
 
-def merged(parts: Iterable[Bounds | None], order: Order | None) -> Bounds | None:
+def merged(parts: Iterable[ValueBounds | None], order: Order | None) -> ValueBounds | None:
     """Return the bounds of all parts; `None` if one part has none."""
     low = high = None
     for part in parts:
@@ -133,23 +133,23 @@ def merged(parts: Iterable[Bounds | None], order: Order | None) -> Bounds | None
             high = part
     if low is None or high is None:
         return None
-    return Bounds(low.low, high.high, low.is_low_exact, high.is_high_exact)
+    return ValueBounds(low.low, high.high, low.is_low_exact, high.is_high_exact)
 
 
-def with_signed_zeros(bounds: Bounds, physical: int) -> Bounds:
+def with_signed_zeros(bounds: ValueBounds, physical: int) -> ValueBounds:
     """Return bounds of floating-point numbers whose zeros include both."""
     if physical not in (FLOAT, DOUBLE):
         return bounds
     code = "<f" if physical == FLOAT else "<d"
     low, high = struct.unpack(code, bounds.low)[0], struct.unpack(code, bounds.high)[0]
-    return Bounds(struct.pack(code, low or -0.0), struct.pack(code, high or 0.0), *_exact(bounds))
+    return ValueBounds(struct.pack(code, low or -0.0), struct.pack(code, high or 0.0), *_exact(bounds))
 
 
-def _exact(bounds: Bounds) -> tuple[bool | None, bool | None]:
+def _exact(bounds: ValueBounds) -> tuple[bool | None, bool | None]:
     return bounds.is_low_exact, bounds.is_high_exact
 
 
-def statistics_struct(bounds: Bounds | None, nulls: int, *, with_deprecated: bool) -> Struct:
+def statistics_struct(bounds: ValueBounds | None, nulls: int, *, with_deprecated: bool) -> Struct:
     """Return the statistics of a column chunk."""
     fields: Struct = {3: (I64, nulls)}
     if bounds is not None:

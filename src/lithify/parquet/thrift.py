@@ -40,12 +40,12 @@ class Malformed(CannotMerge):
 def read_struct(data: bytes, start: int = 0) -> tuple[Struct, int]:
     """Return the struct that begins there, and where it ends. Raise `Malformed`."""
     try:
-        return _Reader(data).struct(start, 0)
+        return _StructReader(data).struct(start, 0)
     except (IndexError, struct.error):
         raise Malformed("a Thrift struct goes beyond the end of its bytes") from None
 
 
-class _Reader:
+class _StructReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = MAX_VALUES
