@@ -261,7 +261,7 @@ class Case:
 def draw_options(rng: random.Random, names: Sequence[str]) -> MergeOptions:
     paths = [f"{name}.y" if name.startswith("struct") and name[6] != "s" else name for name in names]
     filtered = [path for path in paths if path.startswith(("text", "long")) or path.endswith(".y")]
-    filters = {path: {"ndv": 100.0, "fpp": 0.1} for path in filtered if rng.random() < 0.1}
+    filters = {path: {"ndv": 100, "fpp": 0.1} for path in filtered if rng.random() < 0.1}
     pages = PageOptions(
         codec=rng.choice([None, None, None, "uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4_raw"]),
         level=rng.choice([None, None, None, 3]),

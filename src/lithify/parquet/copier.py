@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Final
@@ -36,7 +36,7 @@ _MAX_ORDINAL = (1 << 15) - 1
 
 @dataclass(frozen=True, slots=True)
 class ParquetInput:
-    """A file to read. Its stream is used by one thread."""
+    """A file to read, by one thread."""
 
     name: str
     stream: IO[bytes]
@@ -87,21 +87,11 @@ class MergedFile:
         return copied / written if written else 1.0
 
 
-def merge_files(inputs: Sequence[ParquetInput], stream: IO[bytes], options: MergeOptions) -> MergedFile:
-    """Write one file of all rows, in order. Raise `CannotMerge`, which names the file; what was written then
-    is no file."""
-    footers = []
-    for one in inputs:
-        with_name = partial(_named, one.name)
-        footers.append(with_name(lambda one=one: read_footer(one.stream, one.size_bytes)))  # type: ignore[misc]
-    return _FileMerge(inputs, footers, stream, options).run()
-
-
-def _named(name: str, work: Callable[[], ParquetFooter]) -> ParquetFooter:
-    try:
-        return work()
-    except CannotMerge as error:
-        raise CannotMerge(f"{name}: {error}") from error
+def merge_files(inputs: Iterable[ParquetInput], stream: IO[bytes], options: MergeOptions) -> MergedFile:
+    """Write one file of all rows, in order. An input is taken from `inputs` when it is needed, and its stream
+    is closed after its last row. Raise `CannotMerge`, which names the file; what was written then is no
+    file."""
+    return _FileMerge(stream, options).run(inputs)
 
 
 def _common_schema(stored: Iterable[bytes | None], notes: Iterable[Struct]) -> bytes:
@@ -127,56 +117,59 @@ def _check_footer(footer: bytes) -> None:
         raise CannotMerge(f"the footers cannot be used: {str(error)[:100]}") from None
 
 
+def _close(done: Iterable[ParquetInput], current: ParquetInput | None) -> None:
+    """Close the inputs except the one whose next row group follows."""
+    for one in done:
+        if one is not current:
+            one.stream.close()
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """A row group of an input."""
 
-    input: int
+    source: ParquetInput
+    footer: ParquetFooter
     number: int
+
+    @property
+    def rows(self) -> int:
+        return self.footer.groups[self.number].rows
 
 
 class _FileMerge:
-    def __init__(
-        self,
-        inputs: Sequence[ParquetInput],
-        footers: Sequence[ParquetFooter],
-        stream: IO[bytes],
-        options: MergeOptions,
-    ) -> None:
-        if not inputs:
-            raise CannotMerge("there are no files")
-        for one, footer in zip(inputs, footers, strict=True):
-            if footer.shape != footers[0].shape:
-                raise CannotMerge(f"{one.name}: its columns are not those of {inputs[0].name}")
-        self._inputs = inputs
-        self._footers = footers
-        self._leaves = footers[0].leaves
+    def __init__(self, stream: IO[bytes], options: MergeOptions) -> None:
         self._output = PageOutput(stream)
         self._options = options
         self._scratch = PageMemory()
-        self._reasons: list[str | None] = [None] * len(self._leaves)
+        self._first: tuple[str, ParquetFooter] | None = None
+        self._leaves: tuple[Leaf, ...] = ()
+        self._version = 1
+        self._notes: list[tuple[Struct, ...]] = []
+        """The key-value metadata of each input."""
+        self._reasons: dict[int, str] = {}
         self._written: list[list[WrittenChunk]] = []
-        self._notes = self._kept_notes()
 
-    def run(self) -> MergedFile:
+    def run(self, inputs: Iterable[ParquetInput]) -> MergedFile:
         self._output.write(MAGIC)
         rows = []
-        for groups in self._planned():
-            rows.append(sum(self._footers[one.input].groups[one.number].rows for one in groups))
+        for groups in self._planned(inputs):
+            rows.append(sum(one.rows for one in groups))
             self._written.append(list(self._columns(groups)))
         footer = MAGIC + self._end(rows)
         _check_footer(footer)
         columns = (
-            MergedColumn(leaf.name, tuple(chunks[n].facts for chunks in self._written), self._reasons[n])
+            MergedColumn(leaf.name, tuple(chunks[n].facts for chunks in self._written), self._reasons.get(n))
             for n, leaf in enumerate(self._leaves)
         )
         return MergedFile(sum(rows), self._output.position, footer, tuple(columns))
 
-    def _planned(self) -> Iterator[list[_Group]]:
+    def _planned(self, inputs: Iterable[ParquetInput]) -> Iterator[list[_Group]]:
         """Yield the row groups that become one."""
         taken: list[_Group] = []
         taken_bytes = taken_rows = 0
-        for n, footer in enumerate(self._footers):
+        for one in inputs:
+            footer = self._opened(one)
             for number, group in enumerate(footer.groups):
                 if not group.rows:
                     continue
@@ -185,12 +178,29 @@ class _FileMerge:
                     or taken_rows + group.rows > self._options.row_group_rows
                 ):
                     yield taken
+                    _close([group.source for group in taken], one)
                     taken, taken_bytes, taken_rows = [], 0, 0
-                taken.append(_Group(n, number))
+                taken.append(_Group(one, footer, number))
                 taken_bytes += group.size_bytes
                 taken_rows += group.rows
+            if not taken or taken[-1].source is not one:
+                one.stream.close()
         if taken:
             yield taken
+            _close([group.source for group in taken], None)
+
+    def _opened(self, one: ParquetInput) -> ParquetFooter:
+        try:
+            footer = read_footer(one.stream, one.size_bytes)
+        except CannotMerge as error:
+            raise CannotMerge(f"{one.name}: {error}") from error
+        if self._first is None:
+            self._first, self._leaves = (one.name, footer), footer.leaves
+        elif footer.shape != self._first[1].shape:
+            raise CannotMerge(f"{one.name}: its columns are not those of {self._first[0]}")
+        self._notes.append(footer.notes)
+        self._version = max(self._version, footer.version)
+        return footer
 
     def _columns(self, groups: Sequence[_Group]) -> Iterator[WrittenChunk]:
         """Write all columns of a row group."""
@@ -205,43 +215,34 @@ class _FileMerge:
                 readers = [partial(self._reader, one, n) for one in groups]
                 chunk = merge_column(readers, output, self._options.pages, with_bounds=with_bounds)
             except Uncopyable as error:
-                self._reasons[n] = self._reasons[n] or str(error)
+                self._reasons.setdefault(n, str(error))
                 buffer = io.BytesIO()
                 output = PageOutput(buffer, self._output.position)
                 if leaf.top not in decoded:
                     decoded[leaf.top] = self._decoded(groups, leaf.top)
                 chunk = self._merge_decoded(decoded[leaf.top], n, output, with_bounds=with_bounds)
-            if chunk.facts.values < sum(self._group_rows(one) for one in groups):
+            if chunk.facts.values < sum(one.rows for one in groups):
                 raise CannotMerge(f"column {leaf.name} has fewer values than rows")
             self._output.write(buffer.getbuffer())
             yield chunk
 
-    def _group_rows(self, one: _Group) -> int:
-        return self._footers[one.input].groups[one.number].rows
-
     def _reader(self, one: _Group, n: int) -> ColumnChunkReader:
-        footer = self._footers[one.input]
-        group = footer.groups[one.number]
-        stream = self._inputs[one.input].stream
+        chunk, has_order = one.footer.groups[one.number].chunks[n], one.footer.has_order[n]
+        stream, leaf = one.source.stream, self._leaves[n]
         try:
             return ColumnChunkReader(
-                stream,
-                group.chunks[n],
-                self._leaves[n],
-                group.rows,
-                has_order=footer.has_order[n],
-                scratch=self._scratch,
+                stream, chunk, leaf, one.rows, has_order=has_order, scratch=self._scratch
             )
         except CannotMerge as error:
-            raise CannotMerge(f"{self._inputs[one.input].name}: {error}") from error
+            raise CannotMerge(f"{one.source.name}: {error}") from error
 
     def _decoded(self, groups: Sequence[_Group], top: int) -> tuple[IO[bytes], ParquetFooter]:
         numbers = [n for n, leaf in enumerate(self._leaves) if leaf.top == top]
         leaves = [self._leaves[n] for n in numbers]
-        sources = [(self._inputs[one.input].stream, one.number) for one in groups]
+        sources = [(one.source.stream, one.number) for one in groups]
         options = self._options.pages
         if options.codec is None:
-            codec = self._footers[groups[0].input].groups[groups[0].number].chunks[numbers[0]].codec
+            codec = groups[0].footer.groups[groups[0].number].chunks[numbers[0]].codec
             options = replace(options, codec=next((name for name, n in CODECS.items() if n == codec), "zstd"))
         return encoded_anew(sources, leaves, numbers, options, self._options.bloom_filters)
 
@@ -281,7 +282,7 @@ class _FileMerge:
                 {1: (BINARY, key.encode()), 2: (BINARY, text.encode())}
                 for key, text in self._options.notes.items()
             ]
-        notes = [one.notes for one in self._footers]
+        notes = self._notes
         kept = [note for note in notes[0] if all(note in one for one in notes)]
         stored = {bytes_at(note, 2) for one in notes for note in one if bytes_at(note, 1) == ARROW_SCHEMA}
         if stored and not any(bytes_at(note, 1) == ARROW_SCHEMA for note in kept):
@@ -304,17 +305,19 @@ class _FileMerge:
                         owner[place] = (I64, self._output.position)
                         owner[place + 1] = (I32, len(data))
                         self._output.write(data)
-        footer = self._footers[0]
+        if self._first is None:
+            raise CannotMerge("there are no files")
         fields: Struct = {
-            1: (I32, max(one.version for one in self._footers)),
-            2: (LIST, (STRUCT, list(footer.schema))),
+            1: (I32, self._version),
+            2: (LIST, (STRUCT, list(self._first[1].schema))),
             3: (I64, sum(rows)),
             4: (LIST, (STRUCT, [self._group(n, count) for n, count in enumerate(rows)])),
             6: (BINARY, self._options.created_by.encode()),
             7: (LIST, (STRUCT, [TYPE_ORDER] * len(self._leaves))),
         }
-        if self._notes:
-            fields[5] = (LIST, (STRUCT, self._notes))
+        notes = self._kept_notes()
+        if notes:
+            fields[5] = (LIST, (STRUCT, notes))
         data = write_struct(fields)
         tail = data + len(data).to_bytes(4, "little") + MAGIC
         self._output.write(tail)
