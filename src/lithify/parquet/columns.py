@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from lithify.parquet.statistics import (
     BYTE_ARRAY,
     DOUBLE,
     FLOAT,
+    WIDTHS,
     ValueBounds,
     merged,
     statistics_struct,
@@ -104,6 +106,14 @@ class ColumnFacts:
     """Of pages made of others' levels, indexes and values."""
     decoded_bytes: int = 0
     """Of pages that Arrow encoded."""
+
+    @property
+    def numbers(self) -> tuple[float, float] | None:
+        """Return the bounds of floating-point numbers."""
+        if self.bounds is None:
+            return None
+        code = "<f" if len(self.bounds.low) == WIDTHS[FLOAT] else "<d"
+        return struct.unpack(code, self.bounds.low)[0], struct.unpack(code, self.bounds.high)[0]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""Rewriting one range: read, sort into pieces, write files of roughly equal size.
+"""Rewriting one range: read, sort into pieces, write files of roughly equal size. Where no row changes its
+place, pages are copied instead (`copying`).
 
 1. Read the rows of the range from every source and apply deletes. Meanwhile, the next files are opened
    (`opened_ahead`).
@@ -27,6 +28,7 @@ from lithify.base.errors import LithifyError, NoRoom, StoreError, StoreUnavailab
 from lithify.base.ids import Ids, RandomIds
 from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import reported
+from lithify.datasets.iceberg.compaction.copying import copied_rewrite
 from lithify.datasets.iceberg.compaction.reader import RangeReader
 from lithify.datasets.iceberg.compaction.spill import Pieces
 from lithify.datasets.iceberg.compaction.task import RewriteBatch, RewriteTask, TaskResult
@@ -102,6 +104,8 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
     read and written."""
     started_s = time.process_time()
     reader = RangeReader(task)
+    if (copied := copied_rewrite(task, reader, ids, report)) is not None:
+        return copied
     time_name = reader.column_name(task.time_field_id)
     nans = NanColumns(reader.file_schema)
     writer = DataWriter(task, reader.file_schema, ids.uuid().hex, nans)
