@@ -537,6 +537,7 @@ def play_all_java(seed: int, cases: Sequence[int]) -> tuple[Counter[str], list[t
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
     }
     builder = SparkSession.builder.master("local[1]")
     spark = builder.config(map=settings).getOrCreate()

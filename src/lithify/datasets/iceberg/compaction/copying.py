@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from math import ceil
 
 import pyarrow as pa
@@ -44,21 +45,20 @@ def copied_rewrite(
     started_s = time.process_time()
     writer = DataWriter(task, reader.file_schema, ids.uuid().hex, NanColumns(reader.file_schema))
     rows = bytes_read = 0
-    files = reader.opened_ahead()
+    opened = _opened(task, reader)
 
     def inputs(sources: Sequence[SourceFile]) -> Iterator[ParquetInput]:
         nonlocal bytes_read
         for source in sources:
-            path, size = source.file.file_path, source.file.file_size_in_bytes
-            with translated(f"reading {path}"):
-                stream = files.take()
-                _check_columns(reader, pq.ParquetFile(stream))
-            yield ParquetInput(path, stream, size)
-            bytes_read += size
+            one, _ = next(opened)
+            yield one
+            bytes_read += source.file.file_size_in_bytes
             report(bytes_read, writer.written_bytes)
 
     try:
-        for sources in _divided(task.sources, task.target_bytes):
+        first = next(opened)
+        opened = chain([first], opened)
+        for sources in _divided(task.sources, task.target_bytes / first[1]):
             writer.sources = tuple(sorted(source.position for source in sources))
             file = writer.open_copy()
             with translated(f"writing {file.output.location}"):
@@ -101,15 +101,24 @@ def _must_decode(task: RewriteTask) -> bool:
     )
 
 
-def _check_columns(reader: RangeReader, file: pq.ParquetFile) -> None:
-    if not reader.has_columns(file):
-        raise CannotMerge("the columns of a file are not those of the table")
-    schema = file.schema
-    if any(schema.column(n).physical_type == "INT96" for n in range(len(schema))):
-        raise CannotMerge("a column has timestamps of 12 bytes")
+def _opened(task: RewriteTask, reader: RangeReader) -> Iterator[tuple[ParquetInput, float]]:
+    """Yield the sources, opened, each with the share of its bytes that are not its footer. Raise
+    `CannotMerge` for one whose columns are not those of the outputs."""
+    files = reader.opened_ahead()
+    for source in task.sources:
+        path, size = source.file.file_path, source.file.file_size_in_bytes
+        with translated(f"reading {path}"):
+            stream = files.take()
+            file = pq.ParquetFile(stream)
+        schema = file.schema
+        if not reader.has_columns(file):
+            raise CannotMerge(f"{path}: its columns are not those of the table")
+        if any(schema.column(n).physical_type == "INT96" for n in range(len(schema))):
+            raise CannotMerge(f"{path}: a column has timestamps of 12 bytes")
+        yield ParquetInput(path, stream, size), max(0.1, 1 - file.metadata.serialized_size / max(size, 1))
 
 
-def _divided(sources: Sequence[SourceFile], target_bytes: int) -> Iterator[Sequence[SourceFile]]:
+def _divided(sources: Sequence[SourceFile], target_bytes: float) -> Iterator[Sequence[SourceFile]]:
     """Yield the sources of each output: the fewest of about equal size within the target."""
     total = sum(source.file.file_size_in_bytes for source in sources)
     share = total / max(1, ceil(total / target_bytes))
