@@ -12,16 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lithify.parquet.columns import PageOptions
+from lithify.kernel.buffers import bytes_of
+from lithify.kernel.memory import SLACK
+from lithify.parquet.columns import PageOptions, encoded
 from lithify.parquet.copier import MergedFile, MergeOptions, ParquetInput, merge_files
 from lithify.parquet.errors import CannotMerge
+from lithify.parquet.kernel.pages import decode_hybrid
 from lithify.parquet.thrift import (
     BINARY,
+    I32,
     I64,
     LIST,
     MAX_DEPTH,
     STRUCT,
     Malformed,
+    Struct,
     read_struct,
     write_struct,
 )
@@ -176,6 +181,80 @@ def test_a_page_with_another_checksum_is_refused() -> None:
     changed = data[:place] + b"\7" + data[place + 1 :]
     with pytest.raises(CannotMerge, match="another checksum"):
         merged([changed])
+
+
+LIES: list[tuple[str, Struct, Struct]] = [
+    ("more values than there are", {}, {1: (I32, 1001)}),
+    ("fewer values than there are", {}, {1: (I32, 999)}),
+    ("as many values as fit into no memory", {}, {1: (I32, (1 << 31) - 1)}),
+    ("no values, negative", {}, {1: (I32, -1)}),
+    ("a page of two gigabytes", {2: (I32, (1 << 31) - 1)}, {}),
+    ("a page of 200 MB", {2: (I32, 200 << 20)}, {}),
+    ("a page beyond the end of the file", {3: (I32, 1 << 30)}, {}),
+    ("an empty page", {3: (I32, 0)}, {}),
+    ("indexes without a dictionary", {}, {2: (I32, 8)}),
+    ("an encoding that nothing knows", {}, {2: (I32, 77)}),
+    ("levels of the oldest encoding", {}, {3: (I32, 4)}),
+    ("a number where a struct belongs", {5: (I32, 5)}, {}),
+    ("a page of an unknown type", {1: (I32, 9)}, {}),
+]
+
+
+@pytest.mark.parametrize(("page", "described"), [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
+def test_a_page_whose_header_lies_is_refused_or_read_as_arrow_reads_it(
+    page: Struct, described: Struct
+) -> None:
+    data = a_file(
+        pa.table({"n": pa.array(range(1000), pa.int64())}), use_dictionary=False, compression="none"
+    )
+    length = int.from_bytes(data[-8:-4], "little")
+    footer, _ = read_struct(data[-8 - length : -8])
+    header, end = read_struct(data, 4)
+    header |= {5: (STRUCT, {**header[5][1], **described}), **page}
+    body = write_struct(header) + data[end : len(data) - 8 - length]
+    chunk = footer[4][1][1][0][1][1][1][0][3][1]
+    chunk[7] = (I64, len(body))
+    stored = write_struct(footer)
+    lying = b"PAR1" + body + stored + len(stored).to_bytes(4, "little") + b"PAR1"
+    try:
+        found, file, _ = merged([lying])
+    except CannotMerge:
+        return
+    assert found.columns[0].reason is not None
+    assert file.read().equals(pq.read_table(io.BytesIO(lying)))
+
+
+def test_a_column_that_cannot_be_copied_is_decoded_alone() -> None:
+    table = pa.table({"n": pa.array([1, None] * 500), "t": pa.array(["a"] * 1000)})
+    data = a_file(table, use_dictionary=False, compression="none")
+    length = int.from_bytes(data[-8:-4], "little")
+    header, end = read_struct(data, 4)
+    larger = write_struct({**header, 2: (I32, header[2][1] + 1)})  # Arrow does not look at this size
+    assert len(larger) == end - 4
+    found, file, _ = merged([data[:4] + larger + data[end : -8 - length] + data[-8 - length :]])
+    assert [column.reason for column in found.columns] == ["has a page of another size than it says", None]
+    assert file.read().equals(table)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 11, 12, 40, 300])
+def test_a_file_that_is_cut_short_is_refused(cut: int) -> None:
+    data = a_file(pa.table({"n": [1, 2, 3]}))
+    with pytest.raises(CannotMerge, match=r"0\.parquet: "):
+        merged([data[:cut]])
+
+
+def test_numbers_of_any_width_are_encoded_as_they_were() -> None:
+    rng = np.random.default_rng(5)
+    for width in range(33):
+        top = max(1, min(1 << width, 1 << 31))
+        for count in (0, 1, 7, 8, 9, 100, 1000):
+            numbers = rng.integers(0, top, count).astype(np.int32)
+            numbers[: count // 2] = np.repeat(numbers[: count // 2], 9)[: count // 2]
+            stored = bytes_of(encoded(numbers, width))
+            found = np.empty(count, np.int32)
+            size = decode_hybrid(stored.ctypes.data, len(stored) - SLACK, width, top, found)
+            assert size == len(stored) - SLACK
+            assert (found == numbers).all()
 
 
 def test_a_footer_is_written_as_it_was_read() -> None:
