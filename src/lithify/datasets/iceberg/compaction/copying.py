@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from math import ceil
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lithify.base.ids import Ids
@@ -61,7 +60,7 @@ def copied_rewrite(
         for sources in _divided(task.sources, task.target_bytes / first[1]):
             writer.sources = tuple(sorted(source.position for source in sources))
             file = writer.open_copy()
-            with translated(f"writing {file.output.location}"):
+            with translated(f"merging {len(sources)} files into {file.output.location}"):
                 copied = file.fill(inputs(sources), writer.merge_options)
             if copied != sum(source.file.record_count for source in sources):
                 raise CannotMerge("the files have another number of rows than the table says")
@@ -70,7 +69,7 @@ def copied_rewrite(
         writer.finish_uploads(lambda: report(bytes_read, writer.written_bytes))
     except BaseException as error:
         writer.abandon(error)
-        if not isinstance(error, CannotMerge | pa.ArrowException):
+        if not isinstance(error, CannotMerge):
             raise
         _log.info("rows are decoded, because pages cannot be copied: %s", error)
         return None
