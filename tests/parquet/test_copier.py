@@ -14,7 +14,7 @@ import pytest
 
 from lithify.kernel.buffers import bytes_of
 from lithify.kernel.memory import SLACK
-from lithify.parquet.columns import PageOptions, encoded
+from lithify.parquet.columns import CODECS, PageOptions, encoded
 from lithify.parquet.copier import MergedFile, MergeOptions, ParquetInput, merge_files
 from lithify.parquet.errors import CannotMerge
 from lithify.parquet.kernel.pages import decode_hybrid
@@ -143,6 +143,17 @@ def test_indexes_of_pages_are_written_anew() -> None:
     column = file.metadata.row_group(0).column(0)
     assert column.has_offset_index
     assert column.has_column_index
+
+
+@pytest.mark.parametrize("codec", [None, *CODECS])
+def test_decoded_columns_have_the_wanted_codec_and_level(codec: str | None) -> None:
+    table = pa.table({"k": [f"k{n}" for n in range(100)]})
+    filters = {"k": {"ndv": 200, "fpp": 0.01}}
+    options = MergeOptions(PageOptions(codec=codec, level=5), bloom_filters=filters)
+    _, file, _ = merged([a_file(table, compression="snappy")], options)
+    wanted = {None: "SNAPPY", "lz4_raw": "LZ4"}.get(codec, str(codec).upper())
+    assert file.metadata.row_group(0).column(0).compression == wanted
+    assert file.read().equals(table)
 
 
 def test_a_wanted_bloom_filter_is_made() -> None:

@@ -62,7 +62,7 @@ def _arrow_options(
     table: pa.Table, leaves: Sequence[Leaf], options: PageOptions, filters: BloomFilters
 ) -> dict[str, Any]:
     codec = {None: "zstd", "uncompressed": "none", "lz4_raw": "lz4"}.get(options.codec, options.codec)
-    has_level = options.level is not None and pa.Codec.supports_compression_level(codec or "none")
+    has_level = codec not in (None, "none") and pa.Codec.supports_compression_level(codec)
     names = {leaf.name: filters[leaf.name] for leaf in leaves if leaf.name in filters}
     return {
         "compression": codec,
