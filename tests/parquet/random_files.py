@@ -46,6 +46,8 @@ import pyarrow.parquet as pq
 from lithify.parquet.columns import PageOptions
 from lithify.parquet.copier import MergedFile, MergeOptions, ParquetInput, merge_files
 from lithify.parquet.errors import CannotMerge
+from lithify.parquet.footer import read_footer
+from lithify.parquet.pages import ColumnChunkReader, PageMemory
 
 polars: Any = None
 with suppress(ImportError):  # it is no requirement of the project
@@ -366,6 +368,20 @@ def judge(case: Case, target: Path, merged: MergedFile, *, readers: Sequence[str
     assert merged.size_bytes == target.stat().st_size
     for n in range(file.num_row_groups):
         judge_statistics(file, n)
+    judge_page_order(target)
+
+
+def judge_page_order(target: Path) -> None:
+    """No page of indexes follows one of values: no writer makes such chunks, and Spark misreads them."""
+    data = target.read_bytes()
+    footer = read_footer(io.BytesIO(data), len(data))
+    for group in footer.groups:
+        for leaf, chunk in zip(footer.leaves, group.chunks, strict=True):
+            stream, memory = io.BytesIO(data), PageMemory()
+            reader = ColumnChunkReader(stream, chunk, leaf, group.rows, has_order=True, scratch=memory)
+            are_indexes = [page.indexes is not None for page in reader.pages()]
+            assert are_indexes == sorted(are_indexes, reverse=True), f"{leaf.name}: indexes after values"
+            assert reader.dictionary is None or any(are_indexes), f"{leaf.name}: an unused dictionary"
 
 
 def judge_statistics(file: pq.ParquetFile, group: int) -> None:

@@ -1,7 +1,8 @@
 """One output column chunk, made of the chunks of many row groups.
 
-1. The dictionaries of the chunks are merged while they fit into one, and indexes are renumbered. A dictionary
-   that does not fit, or that does not pay, is replaced by its values.
+1. The dictionaries of the chunks are merged while they fit into one, and indexes are renumbered. Others, and
+   all if they do not pay, are replaced by their values. No page of indexes follows one of values, as in files
+   of all writers: Spark's reader then takes the values for indexes.
 2. A page is copied as it is stored if its codec is the wanted one, its indexes stay the same, and it is not
    tiny. Tiny pages of plain values and of indexes are joined: their levels and values are written to new
    pages, as large as the table wants. Pages of other encodings are copied, or compressed again.
@@ -186,6 +187,8 @@ class ColumnWriter:
         self._parts: list[_Part] = []
         self._parts_bytes = 0
         self._index_width = 0
+        self.has_values = False
+        """Whether a page of values, not of indexes, was written or waits."""
         self.facts = ColumnFacts()
 
     def write_dictionary(self, values: Sequence[bytes]) -> None:
@@ -195,9 +198,14 @@ class ColumnWriter:
         described: Struct = {1: (I32, len(values)), 2: (I32, PLAIN)}
         self._put(DICTIONARY_PAGE, b"".join(values), {7: (STRUCT, described)}, PLAIN)
 
+    @property
+    def has_dictionary(self) -> bool:
+        return self._dictionary_at is not None
+
     def copy(self, page: DataPage, body: bytes | None = None) -> None:
         """Write a page as it is stored, or with this body compressed again."""
         self._flush()
+        self.has_values |= page.indexes is None
         kind = number_of(page.fields, 1)
         if self._data_at is None:
             self._data_at = self._output.position
@@ -230,6 +238,7 @@ class ColumnWriter:
 
     def add(self, page: DataPage, payload: bytes | Levels) -> None:
         """Write a page's levels with these plain values, or indexes, to new pages."""
+        self.has_values |= isinstance(payload, bytes)
         for part in _cut(page, payload, self._leaf, self._options.page_rows):
             size = len(part.payload)
             if not isinstance(part.payload, bytes):
@@ -389,7 +398,7 @@ def merge_column(
         leaf = reader.leaf
         codec = reader.chunk.codec if codec is None else codec
         dictionary = reader.dictionary
-        tables.append(None if dictionary is None else merge.table(dictionary, leaf, reader.chunk.values))
+        tables.append(merge.table(dictionary, reader))
         held_bytes += 0 if dictionary is None else dictionary.size_bytes
         held.append(reader if held_bytes <= MAX_HELD_BYTES else None)
     assert leaf is not None
@@ -397,8 +406,10 @@ def merge_column(
     if codec not in _NAMES:
         raise Uncopyable(f"is compressed with codec {codec}")
     writer = ColumnWriter(output, leaf, codec, options)
-    if merge.values:
+    if merge.pays:
         writer.write_dictionary(merge.values)
+    else:
+        tables = [None] * len(tables)
     bounds: list[ValueBounds | None] = []
     are_page_bounds_right = True
     for n, table in enumerate(tables):
@@ -425,14 +436,16 @@ def _copy_pages(
         if by_values and page.filled > page.nans:
             bounds.append(page.bounds)
         is_tiny = page.end < TINY_BYTES and page.rows * 2 < options.page_rows
-        if page.indexes is not None:
-            if is_same and is_kept and not is_tiny:
-                writer.copy(page)
-            elif table is not None:
-                writer.add(page, table[page.indexes])
-            else:
+        if writer.has_dictionary and not writer.has_values and not page.filled:
+            writer.add(page, np.empty(0, np.int32))
+        elif page.indexes is not None:
+            if table is None or writer.has_values:
                 assert reader.dictionary is not None
                 writer.add(page, _values_of(reader.dictionary, page.indexes, leaf))
+            elif is_same and is_kept and not is_tiny:
+                writer.copy(page)
+            else:
+                writer.add(page, table[page.indexes])
         elif page.encoding == PLAIN and (is_tiny or not is_kept):
             writer.add(page, _plain(page, leaf))
         elif is_kept:
@@ -449,20 +462,33 @@ class _MergedDictionary:
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
+        self._is_full = False
+        self._values = 0
         self._places: dict[bytes, int] = {}
         self.values: list[bytes] = []
 
-    def table(self, dictionary: Dictionary, leaf: Leaf, values: int) -> Levels | None:
-        """Return the new index of each value; `None` if the values are to be written instead."""
-        if not dictionary.count or 2 * dictionary.count > values:
+    @property
+    def pays(self) -> bool:
+        """Return whether values are repeated enough for a dictionary."""
+        return 0 < 2 * len(self.values) <= self._values
+
+    def table(self, dictionary: Dictionary | None, reader: ColumnChunkReader) -> Levels | None:
+        """Return the new index of each value; `None` if a chunk's values are to be written instead, as are
+        those of all later chunks."""
+        chunk = reader.chunk
+        if dictionary is None and number_of(chunk.statistics, 3, 0) < chunk.values:
+            self._is_full = True
+        if dictionary is None or self._is_full:
             return None
-        parts = dictionary.parts(leaf.width)
+        parts = dictionary.parts(reader.leaf.width)
         places = self._places
         new = [part for part in dict.fromkeys(parts) if part not in places]
         size = sum(map(len, new))
         if size > self._left:
+            self._is_full = True
             return None
         self._left -= size
+        self._values += chunk.values
         for part in new:
             places[part] = len(places)
         self.values += new
