@@ -1,5 +1,4 @@
-"""Rewriting one range: read, sort into pieces, write files of roughly equal size. Where no row changes its
-place, pages are copied instead (`copying`).
+"""Rewriting one range: read, sort into pieces, write files of roughly equal size.
 
 1. Read the rows of the range from every source and apply deletes. Meanwhile, the next files are opened
    (`opened_ahead`).
@@ -28,7 +27,6 @@ from lithify.base.errors import LithifyError, NoRoom, StoreError, StoreUnavailab
 from lithify.base.ids import Ids, RandomIds
 from lithify.base.peak_memory import peak_memory_bytes
 from lithify.coordination.reporting import reported
-from lithify.datasets.iceberg.compaction.copying import copied_rewrite
 from lithify.datasets.iceberg.compaction.reader import RangeReader
 from lithify.datasets.iceberg.compaction.spill import Pieces
 from lithify.datasets.iceberg.compaction.task import RewriteBatch, RewriteTask, TaskResult
@@ -104,8 +102,6 @@ def run_rewrite(task: RewriteTask, ids: Ids, report: Report) -> TaskResult:
     read and written."""
     started_s = time.process_time()
     reader = RangeReader(task)
-    if (copied := copied_rewrite(task, reader, ids, report)) is not None:
-        return copied
     time_name = reader.column_name(task.time_field_id)
     nans = NanColumns(reader.file_schema)
     writer = DataWriter(task, reader.file_schema, ids.uuid().hex, nans)

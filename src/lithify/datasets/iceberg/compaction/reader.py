@@ -75,10 +75,6 @@ class RangeReader:
         """Return the name of a top-level column in the outputs; empty for `NO_COLUMN`."""
         return next((f.name for f in self.file_schema.fields if f.field_id == field_id), "")
 
-    def has_columns(self, file: pq.ParquetFile) -> bool:
-        """Return whether a file's columns are exactly those of the outputs."""
-        return has_columns(file, self._stored)
-
     def opened_ahead(self) -> OpenedAhead:
         """Open the sources' files ahead, in order."""
         files = [
@@ -95,7 +91,11 @@ class RangeReader:
             footer = pq.ParquetFile(stream)
             file = open_file(stream, self._dictionaries, footer.metadata)
             wanted = None if source.is_inside else self._task.range
-            if not source.delete_files and not self._may_have_deleted(source) and self.has_columns(footer):
+            if (
+                not source.delete_files
+                and not self._may_have_deleted(source)
+                and has_columns(footer, self._stored)
+            ):
                 time_name = self.column_name(self._task.time_field_id)
                 for start, batch in batches_near_range(file, time_name, wanted):
                     rows = self._identified(self._complete(batch), source, start)

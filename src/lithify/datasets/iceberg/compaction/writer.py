@@ -8,7 +8,6 @@ select the statistics; those of the time column are always complete, because the
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -24,7 +23,6 @@ from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
-from lithify import __version__
 from lithify.base import concurrency
 from lithify.datasets.iceberg.compaction.encoding import without_dictionary
 from lithify.datasets.iceberg.compaction.task import RewriteTask
@@ -39,8 +37,6 @@ from lithify.datasets.iceberg.format.table_properties import locations_of, prope
 from lithify.datasets.iceberg.format.write_options import without_statistics, write_options
 from lithify.datasets.iceberg.io.store_file_io import MIB, StoredFile
 from lithify.datasets.iceberg.model import NewFile
-from lithify.parquet.columns import PageOptions
-from lithify.parquet.copier import MergedFile, MergeOptions, ParquetInput, merge_files
 
 MAX_UPLOADS = 8
 """The maximum number of concurrent uploads."""
@@ -65,35 +61,8 @@ class KnownPartition(PartitionKey):
         return partition_path(self.partition_spec, self.record, self.schema)
 
 
-class OpenFile(ABC):
+class OpenFile:
     """A Parquet file that is being written."""
-
-    def __init__(self, output: OutputFile) -> None:
-        self.output = output
-        self._stream = output.create(overwrite=True)
-
-    @property
-    @abstractmethod
-    def measured(self) -> dict[int, FloatMetrics]:
-        """Return the metrics that the footer lacks, by field id."""
-
-    @abstractmethod
-    def end(self) -> tuple[pq.FileMetaData, int]:
-        """Finish writing, and return the footer and the size of the file. Call `close` afterwards."""
-
-    def close(self) -> None:
-        """Wait for the rest of the upload. The file exists when this returns."""
-        with translated(f"writing {self.output.location}"):
-            self._stream.close()
-
-    def abandon(self, error: BaseException) -> None:
-        """Discard the file because of an error."""
-        with translated(f"giving up {self.output.location}"):
-            self._stream.__exit__(type(error), error, error.__traceback__)
-
-
-class EncodedFile(OpenFile):
-    """A file whose rows are encoded."""
 
     def __init__(
         self,
@@ -104,8 +73,9 @@ class EncodedFile(OpenFile):
         notes: Mapping[str, str],
     ) -> None:
         """The metrics of `measured` columns are taken from rows. `notes` are the metadata of the footer."""
-        super().__init__(output)
+        self.output = output
         self._measured = {column: FloatMetrics() for column in measured}
+        self._stream = output.create(overwrite=True)
         # Arrow's own schema metadata would record this process's dictionaries as column types.
         self._writer = pq.ParquetWriter(
             cast(IO[Any], self._stream),
@@ -127,50 +97,24 @@ class EncodedFile(OpenFile):
 
     @property
     def measured(self) -> dict[int, FloatMetrics]:
+        """Return the metrics that the footer lacks, by field id."""
         return {column.field_id: metrics for column, metrics in self._measured.items()}
 
     def end(self) -> tuple[pq.FileMetaData, int]:
+        """Finish writing, and return the footer and the size of the file. Call `close` afterwards."""
         self._writer.close()
         return self._writer.writer.metadata, self._stream.tell()
 
+    def close(self) -> None:
+        """Wait for the rest of the upload. The file exists when this returns."""
+        with translated(f"writing {self.output.location}"):
+            self._stream.close()
+
     def abandon(self, error: BaseException) -> None:
+        """Discard the file because of an error."""
         self._writer.is_open = False  # so that it writes no footer when it is garbage-collected
-        super().abandon(error)
-
-
-class CopiedFile(OpenFile):
-    """A file made of the pages of others."""
-
-    def __init__(self, output: OutputFile, columns: Iterable[FloatColumn]) -> None:
-        """`columns` are all floating-point columns with bounds."""
-        super().__init__(output)
-        self._columns = {column.path: column.field_id for column in columns}
-        self._merged: MergedFile | None = None
-
-    def fill(self, inputs: Iterable[ParquetInput], options: MergeOptions) -> int:
-        """Write all rows of the inputs, and return their number. Raise `CannotMerge`."""
-        self._merged = merge_files(inputs, cast(IO[bytes], self._stream), options)
-        return self._merged.rows
-
-    @property
-    def measured(self) -> dict[int, FloatMetrics]:
-        assert self._merged is not None
-        found: dict[int, FloatMetrics] = {}
-        for column in self._merged.columns:
-            if column.name in self._columns:
-                metrics = FloatMetrics()
-                for group in column.groups:
-                    metrics.nulls += group.nulls
-                    metrics.nans += group.nans
-                    if group.numbers is not None:
-                        low, high = group.numbers
-                        metrics.low, metrics.high = min(metrics.low, low), max(metrics.high, high)
-                found[self._columns[column.name]] = metrics
-        return found
-
-    def end(self) -> tuple[pq.FileMetaData, int]:
-        assert self._merged is not None
-        return pq.read_metadata(io.BytesIO(self._merged.footer)), self._merged.size_bytes
+        with translated(f"giving up {self.output.location}"):
+            self._stream.__exit__(type(error), error, error.__traceback__)
 
 
 class DataWriter:
@@ -217,9 +161,12 @@ class DataWriter:
         self.written_bytes = 0
         """The bytes of files that exist."""
 
-    def open(self, first: pa.Table) -> EncodedFile:
+    def open(self, first: pa.Table) -> OpenFile:
         """Open a new file for these first rows."""
-        path = self._new_path()
+        path = self._locations.new_data_location(
+            f"{self._name}-{len(self._started):05d}.parquet", self._partition
+        )
+        self._started.append(path)
         with translated(f"writing {path}"):
             options = {
                 **self._options(first),
@@ -230,46 +177,9 @@ class DataWriter:
                 "bloom_filter_options": self._bloom_filters,
             }
             measured = self._nans.found | self._always_measured
-            file = EncodedFile(self._io.new_output(path), first.schema, options, measured, self._notes)
+            file = OpenFile(self._io.new_output(path), first.schema, options, measured, self._notes)
         self._open.add(file)
         return file
-
-    def open_copy(self) -> CopiedFile:
-        """Open a new file for the pages of others."""
-        path = self._new_path()
-        with translated(f"writing {path}"):
-            file = CopiedFile(self._io.new_output(path), float_columns(self._schema))
-        self._open.add(file)
-        return file
-
-    def _new_path(self) -> str:
-        path = self._locations.new_data_location(
-            f"{self._name}-{len(self._started):05d}.parquet", self._partition
-        )
-        self._started.append(path)
-        return path
-
-    @property
-    def merge_options(self) -> MergeOptions:
-        """Return the table's options for files made of the pages of others."""
-        parquet = self.options.parquet
-        codec = {"none": "uncompressed", "lz4": "lz4_raw"}.get(parquet["compression"], parquet["compression"])
-        pages = PageOptions(
-            codec=codec,
-            level=parquet["compression_level"],
-            page_bytes=parquet["data_page_size"],
-            page_rows=parquet["max_rows_per_page"],
-            dictionary_bytes=parquet["dictionary_pagesize_limit"] if parquet["use_dictionary"] else 0,
-        )
-        return MergeOptions(
-            pages,
-            row_group_bytes=self.options.row_group_bytes,
-            row_group_rows=self.options.row_group_rows,
-            bloom_filters=self._bloom_filters,
-            without_bounds=frozenset(self._without_statistics),
-            notes=self._notes,
-            created_by=f"lithify version {__version__} (build pages)",
-        )
 
     def _choose_dictionaries(self, table: pa.Table) -> list[str]:
         if not self.options.parquet["use_dictionary"]:
@@ -381,7 +291,7 @@ class RollingWriter:
         self._files = files
         self._rows_per_file = rows_per_file
         self._order_id = order_id
-        self._open: EncodedFile | None = None
+        self._open: OpenFile | None = None
         self._rows = 0
         options = files.options
         self._groups = RowGroups(options.row_group_bytes, options.row_group_rows, stored_bytes_per_row)
