@@ -12,7 +12,7 @@ ICEBERG_S3 := build/iceberg-s3
 # The tests start hundreds of Python processes: what one has compiled the others need not compile again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check bench simulate fuzz injections chaos flaky whole databases garbage histories nans tables dynamic soak site pictures dist lock clean
+.PHONY: help install demo test check bench simulate fuzz injections chaos flaky whole databases garbage histories nans tables pages dynamic soak site pictures dist lock clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -100,6 +100,10 @@ nans: $(INSTALLED) $(SPARK35)/.installed ## Compact 200 random tables with NaN; 
 
 tables: $(INSTALLED) $(SPARK35)/.installed ## Maintain 10,000 random tables of every format version; Java, PyIceberg and DuckDB read all that is left
 	$(BIN)/python -m tests.datasets.iceberg.any_random --jobs 2
+
+pages: $(INSTALLED) ## Merge 10,000 random Parquet files of any writer by copying pages, whole and damaged; four readers judge
+	$(BIN)/python -m tests.parquet.random_files --cases 2500 --jobs 2
+	$(BIN)/python -m tests.parquet.random_files --cases 200 --java
 
 dynamic: $(INSTALLED) ## A fleet's worker on a cluster of this machine whose executors come and go
 	$(BIN)/python -m tests.fleet.dynamic

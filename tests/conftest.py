@@ -28,6 +28,7 @@ KERNELS = {
     "lithify.datasets.kafka.format.record_batches": kernel(
         "kafka", "lithify.datasets.kafka.cleaning.warm_up"
     ),
+    "lithify.parquet.kernel.pages": kernel("parquet", "lithify.parquet.kernel.warm_up"),
     "lithify.datasets.iceberg.kernel.avro": kernel("iceberg", "lithify.datasets.iceberg.kernel.warm_up"),
 }
 """What a module needs."""

@@ -22,9 +22,9 @@ _COMPILER = b"lithify.kernel.cache"
 
 
 def _sources() -> list[Path]:
-    """Return all modules with compiled code of this package and of the kinds, where it lies in folders
-    `kernel`, and in single modules of `format`."""
-    kernels = [*_PACKAGE.glob("kernel/*.py"), *_PACKAGE.glob("datasets/**/kernel/*.py")]
+    """Return all modules with compiled code of this package: those in folders `kernel`, and single modules of
+    the kinds' `format`."""
+    kernels = _PACKAGE.rglob("kernel/*.py")
     formats = (path for path in _PACKAGE.glob("datasets/*/format/*.py") if _COMPILER in path.read_bytes())
     return sorted([*kernels, *formats])
 

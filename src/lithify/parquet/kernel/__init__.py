@@ -1,0 +1,1 @@
+"""Compiled code for pages (`pages`); `warm_up` compiles it ahead of time."""
