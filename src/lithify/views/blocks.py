@@ -107,6 +107,8 @@ class Shown:
     """The JSON value for scripts."""
     blocks: tuple[Block, ...]
     """The same facts for people."""
+    verdict: str = ""
+    """The outcome of a plan in one sentence, without its full stop."""
 
 
 def columns(*headings: str) -> tuple[Column, ...]:

@@ -74,9 +74,10 @@ class CommandContext:
 
         return Fleet(url, settings=self.config)
 
-    def show(self, shown: Shown) -> None:
-        """Print a command's output, for programs or for people."""
-        print_shown(shown, self.as_json)
+    def show(self, shown: Shown, most: int | None = None) -> None:
+        """Print a command's output, for programs or for people; for people at most `most` lines of one
+        kind."""
+        print_shown(shown, self.as_json, most)
 
 
 def command(

@@ -198,14 +198,18 @@ def show_plan(url: str, snapshot: LogSnapshot, plan: Plan[LogSpec]) -> Shown:
         ],
         "notes": list(plan.notes),
     }
-    proposals: Block = Line("Nothing to compact.")
+    proposals: tuple[Block, ...] = ()
+    verdict = "Nothing to compact"
     if plan.proposals:
+        partitions = len({p.spec.partition for p in plan.proposals})
+        size = text.size(sum(p.cost_bytes for p in plan.proposals))
+        verdict = f"{text.count(partitions, 'partition')} of {len(found):,} to compact: {size} to read"
         rows = [
             (p.spec.partition, str(p.spec.step), text.size(p.cost_bytes), p.reason) for p in plan.proposals
         ]
         headings = columns("partition", "step", ">reads", "why")
-        proposals = Table("Would compact", headings, rows, of="proposals")
-    return Shown(document, (_table("Partitions", found), proposals, notes(plan.notes)))
+        proposals = (Table("Would compact", headings, rows, of="proposals"),)
+    return Shown(document, (*proposals, _table("Partitions", found), notes(plan.notes)), verdict)
 
 
 def spec_json(spec: LogSpec) -> dict[str, Any]:
