@@ -18,8 +18,8 @@ from lithify.planning.timeline.model import ActiveTask, ChunkBucket, Interval, T
 from lithify.planning.timeline.plan import plan, remember
 from lithify.planning.timeline.state import deferred
 from lithify.views.picture import svg
-from lithify.views.timeline import print_timeline, timeline_json
 from lithify.views.text import MAX_SHOWN
+from lithify.views.timeline import print_timeline, timeline_json
 from lithify.views.timeline_picture import MAX_FILES, MAX_GROUPS, draw_timeline, save_picture
 from tests.planning.timeline.timelines import DAY_US, NOW_US, POLICY, day, file, small_files
 
@@ -132,6 +132,17 @@ def test_a_partition_is_one_line_if_there_are_many_chunks() -> None:
     assert any("hour=0 │ 1970-01-01 … 1970-01-03 │ 6 │ 6.0 MB" in line for line in lines), lines[:6]
     assert any("3 × compact │" in line for line in lines)
     assert "And 10 more partitions; --all shows all." in lines
+
+
+def test_a_narrow_terminal_shows_the_most_urgent_partitions_on_a_screen() -> None:
+    files = [
+        replace(f, id=f"{g}{f.id}", group=f"0:hour=2026-01-01-{g:02}/tenant=t1")
+        for g in range(90)
+        for f in _days(1)
+    ]
+    lines = printed(plan(files, EACH, NOW_US), 80, most=20)
+    assert next(i for i, line in enumerate(lines) if line.startswith("Tasks")) < 50
+    assert not any("…" in line for line in lines)
 
 
 def test_statuses_without_chunks_have_no_totals() -> None:

@@ -609,8 +609,8 @@ def settled(settings: Settings | None) -> Config:
     else:
         file = arguments.optional(arguments.place, "settings", settings)
         loaded = load(None if file is None else Path(file), None, config_type())
-    for text in loaded.warnings:
-        warnings.warn(text, FutureWarning, stacklevel=4)
+    for warning in loaded.warnings:
+        warnings.warn(warning, FutureWarning, stacklevel=4)
     return loaded.config
 
 
@@ -618,7 +618,9 @@ def _with_verdict(shown: Shown, seconds: float | None) -> Shown:
     """Return the display of a plan with its verdict first."""
     if not shown.verdict:
         return shown
-    took = "" if seconds is None else f", about {text.duration(1000 * seconds)} at the pace of the last commits"
+    took = (
+        "" if seconds is None else f", about {text.duration(1000 * seconds)} at the pace of the last commits"
+    )
     verdict = f"{shown.verdict}{took}."
     document = {**shown.document, "verdict": verdict}
     return replace(shown, document=document, blocks=(Line(verdict), *shown.blocks))

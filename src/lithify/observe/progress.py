@@ -270,9 +270,7 @@ class ProgressBars:
             case events.StoreBack(url=url, waited_s=waited_s):
                 self._wait_no_more(url)
                 what = escape(events.waited_for(url))
-                self._print(
-                    f"{what[:1].upper()}{what[1:]} is available again, after {waited_s:.0f} s."
-                )
+                self._print(f"{what[:1].upper()}{what[1:]} is available again, after {waited_s:.0f} s.")
             case events.Dropped(compaction=compaction, reason=reason):
                 self._print(f"[yellow]{text.short_id(compaction)} was committed in part:[/] {escape(reason)}")
             case _:

@@ -32,12 +32,14 @@ from lithify.planning.timeline.model import (
     TimelinePlan,
 )
 from lithify.views import text
-from lithify.views.tables import Cell, cell, fits, print_table
+from lithify.views.tables import LIST_BELOW, Cell, cell, fits, print_table
 
 MAX_QUIET_ROWS = 3
 """More consecutive chunks with nothing to do become one line."""
 MIN_WIDTH_OF_REASONS = 110
 """Columns; a narrower terminal does not show the reasons of verdicts."""
+MIN_WIDTH_OF_FOLDS = 60
+"""Columns; a narrower terminal shows a list in place of a table with folded names."""
 
 _BAR = "▏▎▍▌▋▊▉█"
 _BAR_CELLS = 10
@@ -106,8 +108,11 @@ def print_timeline(
     lines = _chunk_lines(plan, calendar, numbers, words, most)
     whole = _chunk_table(plan, lines, title_of(calendar, words), words, with_reasons=True)
     short = _chunk_table(plan, lines, title_of(calendar, words), words, with_reasons=False)
-    has_room = console.width >= MIN_WIDTH_OF_REASONS or not fits(console, short)
-    print_table(console, whole if has_room else short)
+    if lines.are_urgent and MIN_WIDTH_OF_FOLDS <= console.width < LIST_BELOW:
+        console.print(short)  # twenty lists would be longer than a screen
+    else:
+        has_room = console.width >= MIN_WIDTH_OF_REASONS or not fits(console, short)
+        print_table(console, whole if has_room else short)
     text.print_rest(console, lines.found, lines.of, most)
     if plan.tasks:
         print_table(console, _task_table(plan, numbers, words, most))
@@ -149,6 +154,8 @@ class _ChunkLines:
     """How many lines there would be if all were shown."""
     of: str
     """The noun for the lines."""
+    are_urgent: bool
+    """Whether they are the most urgent chunks, all of which are to be compacted."""
 
 
 def _chunk_lines(
@@ -169,7 +176,8 @@ def _chunk_lines(
         for run in (urgent or runs)[:most]
     ]
     is_grouped = len({planned.chunk.key.group for planned in plan.chunks}) > 1
-    return _ChunkLines(shown, len(urgent or runs), f"{words.group}s" if urgent and is_grouped else "chunks")
+    of = f"{words.group}s" if urgent and is_grouped else "chunks"
+    return _ChunkLines(shown, len(urgent or runs), of, bool(urgent))
 
 
 def _most_urgent(chunks: Sequence[PlannedChunk]) -> list[Sequence[PlannedChunk]]:
@@ -194,6 +202,7 @@ def _chunk_table(
     plan: TimelinePlan, lines: _ChunkLines, title: str, words: Words, *, with_reasons: bool
 ) -> Table:
     grouped = len({planned.chunk.key.group for planned in plan.chunks}) > 1
+    with_verdicts = with_reasons or not lines.are_urgent
     table = Table(title=title)
     table.title_justify = "left"
     if grouped:
@@ -201,14 +210,21 @@ def _chunk_table(
     table.add_column("chunk", no_wrap=True)
     table.add_column(words.files, justify="right", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    if with_verdicts:
+        table.add_column("", no_wrap=True)
+        table.add_column("verdict", overflow="fold")
     table.add_column("prio.", justify="right", no_wrap=True)
     table.add_column("task", justify="right", no_wrap=True)
     if with_reasons:
         table.add_column("reason", overflow="fold")
-    for group, *cells in lines.shown:
-        table.add_row(*([group] if grouped else []), *(cells if with_reasons else cells[:-1]))
+    for group, chunk, files, size, bar, verdict, priority, task, reason in lines.shown:
+        table.add_row(
+            *([group] if grouped else []),
+            *(chunk, files, size),
+            *((bar, verdict) if with_verdicts else ()),
+            *(priority, task),
+            *([reason] if with_reasons else []),
+        )
     return table
 
 

@@ -26,9 +26,7 @@ Png = Annotated[
     Path | None,
     typer.Option("--png", metavar="FILE", help="Draw the timeline to this file."),
 ]
-All = Annotated[
-    bool, typer.Option("--all", help="Show all parts, not only the twenty most urgent ones.")
-]
+All = Annotated[bool, typer.Option("--all", help="Show all parts, not only the twenty most urgent ones.")]
 Full = Annotated[
     bool,
     typer.Option(

@@ -161,13 +161,13 @@ def show_run(run: DatasetRun) -> Shown:
     ended = (*result.dropped, *result.refused, *result.failures)
     blocks = (
         Table(
-            f"{len(result.committed)} compaction(s) in {run.seconds:.1f} s",
+            f"{text.count(len(result.committed), 'compaction')} in {run.seconds:.1f} s",
             columns("", ">files", ">bytes", ">rows", ">delete files"),
             [_row("before", before), _row("after", after)],
         ),
         Line(
             f"Read {text.size(totals.bytes_read)} and wrote {text.size(totals.bytes_written)} in "
-            f"{totals.ranges} task(s), {totals.cpu_s:.1f} s of processor time."
+            f"{text.count(totals.ranges, 'task')}, {totals.cpu_s:.1f} s of processor time."
         ),
         Lines(
             [Line(f.reason, text.short_id(f.compaction)) for f in ended],

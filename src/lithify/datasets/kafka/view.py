@@ -241,10 +241,10 @@ def show_run(run: DatasetRun) -> Shown:
     if dropped:
         said += "; dropped: " + ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in dropped.items())
     blocks = (
-        _table(f"{len(result.committed)} compaction(s) in {run.seconds:.1f} s", after),
+        _table(f"{text.count(len(result.committed), 'compaction')} in {run.seconds:.1f} s", after),
         Line(
             f"Read {text.size(totals.bytes_read)} and wrote {text.size(totals.bytes_written)} in "
-            f"{totals.ranges} task(s), {totals.cpu_s:.1f} s of processor time. {said}."
+            f"{text.count(totals.ranges, 'task')}, {totals.cpu_s:.1f} s of processor time. {said}."
         ),
         Lines(
             [Line(one.reason, text.short_id(one.compaction)) for one in (*result.refused, *result.failures)],

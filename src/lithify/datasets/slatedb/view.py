@@ -97,7 +97,8 @@ def _verdict(plan: Plan) -> str:
     if not plan.proposals:
         return "Nothing to compact"
     specs = [proposal.spec for proposal in plan.proposals]
-    l0, runs = (sum(map(len, found)) for found in zip(*((s.l0_view_ids, s.sorted_runs) for s in specs)))
+    l0 = sum(len(spec.l0_view_ids) for spec in specs)
+    runs = sum(len(spec.sorted_runs) for spec in specs)
     inputs = [text.count(n, noun) for n, noun in ((l0, "L0 SST"), (runs, "sorted run")) if n]
     into = {(spec.segment, spec.destination) for spec in specs if isinstance(spec, TieredSpec)}
     outputs = f" to {text.count(len(into), 'sorted run')}" if into else ""
@@ -230,7 +231,7 @@ def show_run(run: DatasetRun) -> Shown:
     blocks = (
         _comparison(before, after),
         Line(
-            f"{len(result.committed)} compaction(s) in {totals.ranges} range(s): "
+            f"{text.count(len(result.committed), 'compaction')} in {text.count(totals.ranges, 'range')}: "
             f"read {text.size(totals.bytes_read)}, "
             f"wrote {text.size(totals.bytes_written)} in {run.seconds:.1f} s ({speed}/s); "
             f"write amplification {text.ratio(amplification)}."
