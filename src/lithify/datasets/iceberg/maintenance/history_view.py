@@ -252,4 +252,4 @@ def _outcome(found: Expiry) -> Line:
         verb = "would be expired" if found.dry_run else "expired"
         return Line(f"{done} {verb}, but no file is deleted: {found.why}.", "Not alone:", is_bad=True)
     lead = found.outcome.value.replace("_", " ").capitalize()
-    return Line(f": {found.why}. Nothing was expired.", lead, is_bad=found.outcome not in DONE)
+    return Line(f"{found.why}. Nothing was expired.", f"{lead}:", is_bad=found.outcome not in DONE)
