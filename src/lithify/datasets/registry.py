@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lithify.base.errors import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from lithify.config.model import Config
     from lithify.config.sections import OwnSection
@@ -118,6 +119,8 @@ def registered_for(url: str) -> Registered:
     from lithify.store.urls import SCHEMES, split_scheme
 
     scheme, _ = split_scheme(url)
+    if scheme is None:
+        _check_path(url, SCHEMES)
     if scheme is None or scheme in SCHEMES:
         return _OTHERS
     name, plus, store = scheme.partition("+")
@@ -127,6 +130,20 @@ def registered_for(url: str) -> Registered:
         known = ", ".join((*SCHEMES, *others))
         raise Refused(f"{url}: the scheme {scheme!r} is not known; use a path or one of {known}")
     return found
+
+
+def _check_path(url: str, stores: Sequence[str]) -> None:
+    """Raise `Refused` if a path is probably a URL with a mistake: `s3//bucket`, `kafka+/folder`."""
+    first, _, rest = url.partition("/")
+    name, plus, scheme = first.partition("+")
+    meant = ""
+    if first in (*stores, *_BY_SCHEME) and rest.startswith("/"):
+        meant = f"{first}:/{rest}"
+    elif plus and name in _BY_SCHEME and _BY_SCHEME[name].lies_in_stores:
+        remote = scheme in stores and rest.startswith("/")
+        meant = f"{first}:/{rest}" if remote else f"{name}+file://{Path(url[len(name) + 1 :]).absolute()}"
+    if meant:
+        raise Refused(f"{url}: write {meant}, or ./{url} if it is a path")
 
 
 def all_registered() -> tuple[Registered, ...]:

@@ -266,7 +266,7 @@ class ProgressBars:
                 self._complain(f"{text.short_id(compaction)} lost its store: {escape(reason)}")
                 run.interrupted(compaction)
             case events.WaitingForStore(url=url, since_s=since_s, cause=cause):
-                self._wait(url, since_s, cause)
+                self._wait(url, since_s, f"{event.limit}: {cause}")
             case events.StoreBack(url=url, waited_s=waited_s):
                 self._wait_no_more(url)
                 what = escape(events.waited_for(url))
@@ -305,14 +305,14 @@ class ProgressBars:
             self._told[compaction] = reason
             self._complain(f"[red]{text.short_id(compaction)} {what}:[/] {escape(reason)}")
 
-    def _wait(self, url: str, since_s: float, cause: str) -> None:
+    def _wait(self, url: str, since_s: float, ending: str) -> None:
         """Add a line that counts the seconds of a wait."""
         self._wait_no_more(url)
         start_s = self._clock.monotonic_s() - since_s
         what = events.waited_for(url)
 
         def name() -> str:
-            return f"waiting for {what} for {self._clock.monotonic_s() - start_s:.0f} s: {cause}"
+            return f"waiting for {what} for {self._clock.monotonic_s() - start_s:.0f} s{ending}"
 
         self._waiting[url] = self._add(name, str)
 
