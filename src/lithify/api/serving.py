@@ -40,6 +40,7 @@ from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.defects import contained
 from lithify.base.errors import (
+    CoordinatorAlive,
     DatasetNotFound,
     Fenced,
     LithifyError,
@@ -319,9 +320,9 @@ class Service:
 
     def _try_to_coordinate(self, url: str, name: str, stop: threading.Event) -> None:
         """Coordinate one of several datasets; if that cannot begin, back off and retry. Raise `Fenced`, and
-        the refusal of the last one if all were refused at the start."""
+        at the start `CoordinatorAlive`, and the first refusal if all were refused."""
         trouble = OnceLogger(f"{url} cannot be coordinated now; this is retried")
-        failures = 0
+        failures, may_be_taken = 0, self._coordinated[url] is not None
         while not stop.is_set():
             try:
                 with contained(f"coordinating {url}"):
@@ -331,15 +332,17 @@ class Service:
                 return
             except Replaced as error:
                 self._made_anew(url, error)
-                failures = 0
+                failures, may_be_taken = 0, False
                 continue
             except Fenced:
                 raise
             except LithifyError as error:
+                if may_be_taken and isinstance(error, CoordinatorAlive):
+                    raise
                 if failures == 0:
                     self._refuse(url, error)
                 trouble.say(error)
-            self._coordinated[url], failures = None, failures + 1
+            self._coordinated[url], may_be_taken, failures = None, False, failures + 1
             stop.wait(QUARANTINE_PAUSE.after_ms(failures) / 1000)
 
     def _coordinate(

@@ -29,7 +29,7 @@ def plan(
 
         lithify plan --full --json s3://bucket/my-db
 
-        lithify plan --png timeline.png iceberg://catalog/namespace.table
+        lithify plan --picture timeline.svg iceberg://catalog/namespace.table
 
         lithify plan --set slatedb.segments.pattern=events/%Y-%m-%d/ /data/my-db
     """
@@ -46,7 +46,7 @@ def _plan(
 
         if planned.timeline is None:
             raise Refused(
-                f"{url}: --png draws a timeline, but the parts of this dataset have no known times; "
+                f"{url}: --picture draws a timeline, but the parts of this dataset have no known times; "
                 "for a database, set slatedb.segments.pattern"
             )
         save_picture(planned.timeline.plan, planned.timeline.calendar, png, planned.timeline.words)
