@@ -186,9 +186,9 @@ def test_bad_urls_hold_up_none_of_the_others(place: Place) -> None:
         until(lambda: bool(watch.of(events.Committed, one)), "the sound one has no commit")
         assert not ended
     assert not ended
-    with lithify.Service(bad, settings=place.settings, engine=InlineEngine()) as served:
-        with pytest.raises(lithify.Refused, match="nothing"):
-            served.run(threading.Event())
+    served = lithify.Service(bad, settings=place.settings, engine=InlineEngine())
+    with served, pytest.raises(lithify.Refused, match="nothing"):
+        served.run(threading.Event())
     with pytest.raises(lithify.Refused, match="s4"):
         lithify.Service(["s4://bucket/db", one], settings=place.settings, engine=InlineEngine())
 

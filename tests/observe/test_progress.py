@@ -96,6 +96,14 @@ def test_one_line_counts_all_compactions(screen: Screen) -> None:
     assert said.count("elapsed") == 1
 
 
+def test_the_commit_has_no_pace(screen: Screen) -> None:
+    ended = [events.RangeFinished(URL, ID, n, GB // 2, 1, 1, 1, 0, 0.0) for n in range(2)]
+    said = screen.after(10, submitted(ID), events.Prepared(URL, ID, 2, GB), *ended, moved(GB))
+    assert "2/2 ranges" in said
+    assert "committing, 10s elapsed" in said
+    assert "/s" not in said
+
+
 def test_a_failed_attempt_takes_its_bytes_back(screen: Screen) -> None:
     screen.after(10, submitted(ID), events.Prepared(URL, ID, 2, GB), moved(GB // 2))
     said = screen.after(0, events.AttemptFailed(URL, ID, "disk on fire"), events.Prepared(URL, ID, 2, GB))

@@ -118,6 +118,13 @@ class _Run:
     def done_bytes(self) -> int:
         return sum(min(work.done_bytes, work.cost_bytes) for work in self.works.values())
 
+    def _is_committing(self) -> bool:
+        """Return whether all ranges have ended, and a compaction is not committed yet."""
+        open_works = [work for work in self.works.values() if not work.is_over]
+        return bool(open_works) and all(
+            work.ranges and work.ranges_done >= work.ranges for work in open_works
+        )
+
     def tasks(self) -> str:
         """Return how many compactions and ranges have ended. Ranges are known once they begin."""
         works = self.works.values()
@@ -137,6 +144,8 @@ class _Run:
         elapsed = f"{text.duration(1000 * (now_s - self._start_s))} elapsed"
         if self._moving_since_s is None:
             return elapsed
+        if self._is_committing():
+            return f"committing, {elapsed}"
         moved = self.done_bytes - sum(work.start_bytes or 0 for work in self.works.values())
         moving_s = now_s - self._moving_since_s
         if moved <= 0 or moving_s < _LEAST_PACE_S:
