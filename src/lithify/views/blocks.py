@@ -110,6 +110,12 @@ class Shown:
     verdict: str = ""
     """The outcome of a plan in one sentence, without its full stop."""
 
+    def _repr_html_(self) -> str:
+        """Return the output as a notebook shows it."""
+        from lithify.views.drawing import html_of
+
+        return html_of(self.blocks)
+
 
 def columns(*headings: str) -> tuple[Column, ...]:
     """Return columns with these headings. A leading `>` marks a column of numbers, `=` one that does not

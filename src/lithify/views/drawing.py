@@ -10,9 +10,12 @@ from rich.text import Text
 
 from lithify.base.printable import printable
 from lithify.views.blocks import Alarm, Block, Levels, Line, Lines, Table, Timeline
+from lithify.views.consoles import recording_console
 from lithify.views.tables import cell, print_table
-from lithify.views.text import MAX_SHOWN, print_rest
+from lithify.views.text import FIRST_SHOWN, MAX_SHOWN, print_rest
 from lithify.views.timeline import print_timeline
+
+HTML_COLUMNS = 120
 
 
 def draw(console: Console, blocks: Iterable[Block], most: int = MAX_SHOWN) -> None:
@@ -31,6 +34,15 @@ def draw(console: Console, blocks: Iterable[Block], most: int = MAX_SHOWN) -> No
                 print_timeline(console, block.plan, block.calendar, block.words, most)
             case Levels():
                 pass  # a table has the same facts
+
+
+def html_of(blocks: Iterable[Block]) -> str:
+    """Return blocks as HTML, for notebooks: as they are drawn on a terminal of this width, of long ones the
+    first part."""
+    console = recording_console(HTML_COLUMNS)
+    draw(console, blocks, FIRST_SHOWN)
+    style = "line-height: 1.2; overflow-x: auto"
+    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def _draw_table(console: Console, table: Table, most: int) -> None:
