@@ -64,9 +64,11 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only `make whole` plays, or else all that it does not; bring the long files to the
     front."""
-    others = [item for item in items if (item.get_closest_marker("whole") is None) == config.option.whole]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in set(others)]
+    parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        parts[item.get_closest_marker("whole") is not None].append(item)
+    items[:] = parts[config.option.whole]
+    config.hook.pytest_deselected(items=parts[not config.option.whole])
     places = {file: place for place, file in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
 

@@ -27,6 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.whole
 def test_every_side_is_measured(folder: Path) -> None:
     results = json.loads((folder / "bench.json").read_text())
     (kernel,), (whole,) = results["kernel"], results["end_to_end"]
@@ -45,6 +46,7 @@ def test_every_side_is_measured(folder: Path) -> None:
     }
 
 
+@pytest.mark.whole
 def test_measuring_leaves_the_database_as_it_was(folder: Path) -> None:
     (database,) = (folder / "data").glob("*/db")
     trees = read_database(database)

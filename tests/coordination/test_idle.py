@@ -44,7 +44,7 @@ class AfterMinutes(threading.Event):
         return self.is_set()
 
 
-@pytest.mark.parametrize("poll_interval_s", [1, 5, 300])
+@pytest.mark.parametrize("poll_interval_s", [pytest.param(1, marks=pytest.mark.whole), 5, 300])
 @pytest.mark.parametrize("kind", ["database", "table"])
 def test_an_idle_coordinator_writes_its_lease_once_a_minute(
     kind: str, poll_interval_s: float, tmp_path: Path

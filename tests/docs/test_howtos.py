@@ -78,7 +78,8 @@ def done(command: list[str], environment: dict[str, str]) -> str:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("version", ["3.5", pytest.param("4.", marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("version", ["3.5", "4."])
 def test_a_notebook(version: str, tmp_path: Path) -> None:
     catalog = write_datasets(tmp_path)
     append(catalog.load_table("db.events"), make_rows(5))

@@ -87,7 +87,7 @@ with SparkEngine() as engine:
 """
 
 
-@pytest.mark.parametrize("way", ["defaults", "submit"])
+@pytest.mark.parametrize("way", ["defaults", pytest.param("submit", marks=pytest.mark.whole)])
 def test_a_session_as_it_was_decided(folder: Path, way: str) -> None:
     script = folder / "script.py"
     script.write_text(SCRIPT)

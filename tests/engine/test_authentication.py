@@ -173,6 +173,7 @@ def test_a_cluster_in_this_jvm_has_a_secret_too() -> None:
         made.close()
 
 
+@pytest.mark.whole
 def test_a_standalone_cluster_whose_operator_has_set_a_secret_is_used_with_it(tmp_path: Path) -> None:
     secret = secrets.token_hex(SECRET_BYTES)
     conf = {"spark.authenticate": "true", "spark.authenticate.secret": secret}

@@ -142,7 +142,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     return seen
 
 
-@pytest.fixture(scope="module", params=["starting", "running"])
+@pytest.fixture(scope="module", params=[pytest.param("starting", marks=pytest.mark.whole), "running"])
 def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """A run that was killed, with all that it had started."""
     with watched(tmp_path_factory.mktemp("killed"), 240.0) as seen:

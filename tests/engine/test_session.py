@@ -147,7 +147,7 @@ def test_interrupt_stops_the_tasks_and_closes_cleanly(tmp_path: Path) -> None:
     assert list(scratch(tmp_path).glob("lithify-*")) == []
 
 
-@pytest.mark.parametrize("victim", ["driver", "jvm"])
+@pytest.mark.parametrize("victim", ["driver", pytest.param("jvm", marks=pytest.mark.whole)])
 def test_tasks_do_not_outlive_the_driver(tmp_path: Path, victim: str) -> None:
     with long_task(tmp_path) as process:
         below = descendants(process.pid)
@@ -181,6 +181,7 @@ def test_sessions_follow_each_other_silently_and_leave_nothing(tmp_path: Path) -
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
 
+@pytest.mark.whole
 def test_a_killed_jvm_is_followed_by_another_until_that_has_happened_too_often(tmp_path: Path) -> None:
     answer = run(KILLED, tmp_path)
     assert (answer.returncode, answer.stderr) == (0, "")

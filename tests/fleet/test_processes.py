@@ -117,6 +117,7 @@ def test_twenty_that_run_when_their_coordinator_is_killed_commit_once_within_a_m
     world.check(paths)
 
 
+@pytest.mark.whole
 def test_what_is_small_is_claimed_while_what_is_large_fills_all_cores(world: World) -> None:
     """How long it waits `benchmarks.fleet_beside` measures."""
     small = world.folder / "data" / "small"
@@ -152,6 +153,7 @@ def test_what_a_killed_worker_had_is_resumed(world: World) -> None:
     world.check([path])
 
 
+@pytest.mark.whole
 def test_workers_of_a_deleted_queue_end_with_0_and_their_work_goes_on(world: World) -> None:
     paths = world.databases(2, keys=250)
     world.fleet.create_queue("small", largest_bytes=1 << 30)

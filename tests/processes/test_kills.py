@@ -80,6 +80,7 @@ def test_a_worker_that_is_told_to_stop_gives_back_at_once(
     play(accidents.stop_worker, template, tmp_path, nodes)
 
 
+@pytest.mark.whole
 def test_a_frozen_coordinator_that_wakes_up_is_fenced(
     template: Database, tmp_path: Path, nodes: Nodes
 ) -> None:

@@ -6,6 +6,8 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from lithify.base.clock import SystemClock
 from lithify.base.ids import RandomIds
 from lithify.coordination.leadership import Term
@@ -32,6 +34,7 @@ KILLS = 6
 LIMIT_S = 200.0
 
 
+@pytest.mark.whole
 def test_each_of_many_compactions_is_committed_once_though_workers_are_killed(tmp_path: Path) -> None:
     path, model, rng = tmp_path / "db", Model(), random.Random(1)
     with open_db(path, segment_prefix_len=2) as database, nodes_in(tmp_path / "logs") as nodes:

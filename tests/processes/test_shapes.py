@@ -134,6 +134,7 @@ def files_of(path: Path) -> set[Path]:
     return {file for file in path.rglob("*") if file.is_file()}
 
 
+@pytest.mark.whole
 def test_coordinator_and_worker_in_one_process(tmp_path: Path, nodes: Nodes) -> None:
     path = tmp_path / "db"
     with open_db(path) as database:

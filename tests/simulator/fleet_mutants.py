@@ -215,6 +215,7 @@ MUTANTS = (
         "boards are read when the bell rings only",
         (rules.WORK, rules.LOST, rules.DONE, rules.STARVED),
         ((PollBackoff, "reads_boards", _only_when_rung),),
+        is_long=True,
     ),
     Mutant(
         "urgent work is admitted for ever",
@@ -280,19 +281,31 @@ MUTANTS = (
         (rules.OWNER,),
         ((Placement, "owner", lambda self, url: _Anybody()),),
     ),
-    Mutant("a silent dataset is hardly polled", (rules.SEEN,), ((managed_dataset, "pause_ms", _rarely),)),
+    Mutant(
+        "a silent dataset is hardly polled",
+        (rules.SEEN,),
+        ((managed_dataset, "pause_ms", _rarely),),
+        is_long=True,
+    ),
     Mutant(
         "what is for one worker is never for all",
         (rules.WORK, rules.DONE, rules.STARVED),
         ((hints, "delay_ms", _for_ever),),
         first_seed=5_179,
     ),
-    Mutant("all workers claim at once", (rules.LOST,), ((hints, "delay_ms", _at_once),), first_seed=5_159),
+    Mutant(
+        "all workers claim at once",
+        (rules.LOST,),
+        ((hints, "delay_ms", _at_once),),
+        first_seed=5_159,
+        is_long=True,
+    ),
     Mutant(
         "offers are for nobody, and for all at once",
         (rules.LOST,),
         ((task_publisher, "meant_for", lambda *_: {}), (hints, "STEP_MS", 0)),
         first_seed=5_159,
+        is_long=True,
     ),
     Mutant(
         "what is urgent has it all, for ever",

@@ -52,6 +52,8 @@ class Mutant:
     """Where, what, and the wrong one."""
     first_seed: int = FIRST_SEED
     """Where a test begins to search; later than this where that would take long."""
+    is_long: bool = False
+    """Found only after many seconds: `make whole` looks for it."""
 
     def __str__(self) -> str:
         return self.name

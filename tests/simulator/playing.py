@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import pytest
 from simulator.__main__ import replay_command
 from simulator.core.outcome import Outcome
 
@@ -14,6 +15,14 @@ from tests.simulator.mutants import Mutant
 
 MUTANT_SEEDS = 300
 """Each mutant must be noticed within these."""
+
+
+def each(mutants: Iterable[Mutant]) -> pytest.MarkDecorator:
+    """Give a test each `mutant`; those that take long only in `make whole`."""
+    marks = {True: (pytest.mark.whole,), False: ()}
+    return pytest.mark.parametrize(
+        "mutant", [pytest.param(one, marks=marks[one.is_long], id=str(one)) for one in mutants]
+    )
 
 
 def assert_noticed(mutant: Mutant, simulate: Callable[[int], Outcome]) -> None:

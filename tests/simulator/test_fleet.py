@@ -11,7 +11,7 @@ from simulator.fleet import rules, simulate
 
 from tests.simulator.fleet_mutants import MUTANTS
 from tests.simulator.mutants import Mutant
-from tests.simulator.playing import assert_noticed, trace_of
+from tests.simulator.playing import assert_noticed, each, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
@@ -28,7 +28,7 @@ def test_no_seed_violates_an_invariant() -> None:
     assert summary.counts["event: Committed"] > 25
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+@each(MUTANTS)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     assert_noticed(mutant, simulate)
 

@@ -10,7 +10,7 @@ from simulator.__main__ import SEVERAL, Summary, main, outcomes, replay_command
 from simulator.several import rules, simulate
 
 from tests.simulator.mutants import Mutant
-from tests.simulator.playing import assert_noticed, trace_of
+from tests.simulator.playing import assert_noticed, each, trace_of
 from tests.simulator.several_mutants import MUTANTS
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
@@ -35,7 +35,7 @@ def test_every_trouble_was_played(summary: Summary) -> None:
     assert summary.never_happened() == []
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+@each(MUTANTS)
 def test_unfairness_is_noticed(mutant: Mutant) -> None:
     assert_noticed(mutant, simulate)
 

@@ -11,7 +11,7 @@ from simulator.world import World
 
 from simulator import rules, simulate
 from tests.simulator.mutants import MUTANTS, Mutant
-from tests.simulator.playing import assert_noticed, trace_of
+from tests.simulator.playing import assert_noticed, each, trace_of
 
 pytestmark = pytest.mark.timeout(900)  # many seeds, on whatever else the machine does
 
@@ -35,7 +35,7 @@ def test_every_fault_and_every_step_was_played(summary: Summary) -> None:
     assert summary.never_happened() == []
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+@each(MUTANTS)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     assert_noticed(mutant, simulate)
 

@@ -464,7 +464,7 @@ def test_at_random(served: Served) -> None:
         served.origin,
         served.login,
     ]
-    for _ in range(300):
+    for _ in range(150):
         request = bytearray(b"GET " if made.random() < 0.5 else b"POST ")
         request += made.choice(PATHS) + b" HTTP/1.1\r\nhost: " + served.netloc + b"\r\n"
         for _ in range(made.randrange(4)):

@@ -331,9 +331,8 @@ def _next_row_id(table: Table) -> int:
 
 
 def _files_in(table: Table) -> dict[str, int]:
-    """With their sizes, but for the object by which the store's clock is read."""
-    found = [path for path in _path(table.location()).rglob("*") if path.is_file()]
-    return {str(path): path.stat().st_size for path in found if path.name != "now"}
+    """With their sizes."""
+    return {str(path): path.stat().st_size for path in _path(table.location()).rglob("*") if path.is_file()}
 
 
 def _path(location: str) -> Path:

@@ -291,9 +291,13 @@ def test_an_encrypted_table_is_refused(lake3: HadoopLake) -> None:
     create(lake3)
     insert(lake3, 0)
     lake3.sql("ALTER TABLE events SET TBLPROPERTIES ('encryption.key-id'='k')")
-    for action in (lambda: expire(lake3), lambda: sweep(lake3)):
+    place = local(lake3.table.location())
+    before = sorted(place.rglob("*"))
+    dataset = dataset_of(lake3.table)
+    for action in (lambda: expire(lake3), lambda: sweep(lake3), lambda: collect(dataset, a_clock())):
         with pytest.raises(Refused, match="encrypted"):
             action()
+    assert sorted(place.rglob("*")) == before
 
 
 def test_an_encrypted_manifest_list_is_refused(lake3: HadoopLake) -> None:

@@ -469,7 +469,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, after_writes: int) -> Iterator[None]:
             yield
 
 
-@pytest.mark.parametrize("after_writes", [1, 30, None])
+@pytest.mark.parametrize("after_writes", [1, pytest.param(30, marks=pytest.mark.whole), None])
 def test_a_broker_that_is_started_too_early_serves_all_the_same(
     times: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int | None
 ) -> None:

@@ -196,7 +196,9 @@ def test_readers_and_a_producer_that_never_stop(times: S3, java: KafkaJava, tmp_
         assert map_of(rows) == written.map
 
 
-@pytest.mark.parametrize("after_writes", [1, 2, 30, None])
+@pytest.mark.parametrize(
+    "after_writes", [1, *(pytest.param(n, marks=pytest.mark.whole) for n in (2, 30)), None]
+)
 def test_killed_under_a_running_broker(
     times: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_writes: int | None
 ) -> None:

@@ -19,7 +19,7 @@ MB = 1 << 20
     ("what", "limit_bytes"),
     [
         pytest.param("metadata", 150 * MB, id="of metadata, of which 64 MiB are believed"),
-        pytest.param("rows", 400 * MB, id="of rows, of which 256 MiB are believed"),
+        pytest.param("rows", 400 * MB, id="of rows, of which 256 MiB are believed", marks=pytest.mark.whole),
     ],
 )
 def test_a_bomb_takes_no_more_memory_than_a_large_block(what: str, limit_bytes: int) -> None:

@@ -16,10 +16,12 @@ from typing import TypeVar
 
 from pyiceberg.table import Table
 
+from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.datasets.iceberg.compaction.support_checks import check_deletable
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.format.lineage import KnownState, continues
+from lithify.store.times import store_now_ms
 
 DEFAULT_MAX_PERCENT = 50
 """The maximum share of the listed files that is deleted."""
@@ -51,6 +53,16 @@ def check_whole(table: Table, known: KnownState | None, dataset: IcebergDataset)
         )
     if not continues(known, table):
         raise dataset.lineage.refusal(known, "nothing is deleted")
+
+
+def deletion_now_ms(dataset: IcebergDataset, clock: Clock, *, dry_run: bool) -> int:
+    """Return the time from which the age of files counts: the store's. A dry run writes nothing, and therefore
+    takes this machine's.
+
+    Asking the store for its time writes an object. Therefore a table that must not be changed is refused first.
+    """
+    check_deletable(dataset.load().metadata, dataset.url)
+    return clock.now_ms() if dry_run else store_now_ms(dataset.store, dataset.time_key)
 
 
 def check_percent(max_percent: int) -> None:

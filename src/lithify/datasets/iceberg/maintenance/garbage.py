@@ -54,6 +54,7 @@ from lithify.datasets.iceberg.maintenance.deleting import (
     batches,
     check_percent,
     check_whole,
+    deletion_now_ms,
     is_too_much,
 )
 from lithify.datasets.iceberg.maintenance.expiry_policy import may_expire
@@ -63,7 +64,6 @@ from lithify.datasets.iceberg.settings import TableGarbageSettings
 from lithify.store.deleting import Deleting
 from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
-from lithify.store.times import store_now_ms
 from lithify.store.versions import VersionedFiles
 
 DEFAULT_MIN_AGE_MS = 3_600_000
@@ -180,7 +180,7 @@ class _Collection:
         self._store = dataset.store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, RandomIds())
         self._watermark = ThresholdFiles(dataset.store, dataset.own_folder, clock, RandomIds())
-        self._now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
+        self._now_ms = deletion_now_ms(dataset, clock, dry_run=options.dry_run)
         self._doubt_ms = CLOCKS_APART_MS if dataset.is_state_elsewhere else 0
         self._before_ms = self._now_ms - options.min_age_ms - self._doubt_ms
         self._deleting = Deleting()

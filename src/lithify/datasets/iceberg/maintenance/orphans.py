@@ -70,6 +70,7 @@ from lithify.datasets.iceberg.maintenance.deleting import (
     DEFAULT_MAX_PERCENT,
     batches,
     check_percent,
+    deletion_now_ms,
     is_too_much,
     whole_table,
 )
@@ -86,7 +87,6 @@ from lithify.datasets.iceberg.maintenance.reachable import (
 from lithify.store.deleting import MAX_IN_FLIGHT, Deleting
 from lithify.store.keys import check_key, url_of
 from lithify.store.objects import ObjectMeta
-from lithify.store.times import store_now_ms
 from lithify.store.walking import walk
 
 DAY_MS = 24 * 3_600_000
@@ -152,7 +152,7 @@ class _Run:
         self._tell = tell
         self._store = dataset.table_store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, ids)
-        now_ms = clock.now_ms() if options.dry_run else store_now_ms(dataset.store, dataset.time_key)
+        now_ms = deletion_now_ms(dataset, clock, dry_run=options.dry_run)
         self._now_ms = now_ms
         self._marks = frozenset[str]()
         self._since_ms: int | None = None
