@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lithify.config.model import Config
     from lithify.config.sections import OwnSection
     from lithify.datasets.kind import Kind
-    from lithify.datasets.options import CommandOptions
+    from lithify.datasets.options import CommandOptions, Sample
     from lithify.store.resilience.waiting import WaitPolicy
 
 
@@ -49,6 +49,9 @@ class Registered:
     is_warm: str = ""
     """The place of a function that returns, from the environment variables, whether the first task on this
     machine has nothing to compile; quick to import. Empty: assumed."""
+    sample: str = ""
+    """The place of the function that makes a small dataset in an empty folder, for `lithify demo`; it raises
+    `Refused` if a library for that is not installed. Empty: none."""
     lies_in_stores: bool = False
     """Whether its URLs are its own scheme, a `+`, and a store's URL."""
 
@@ -71,6 +74,11 @@ class Registered:
         """Return whether the first task on this machine has nothing to compile, as far as known."""
         return not self.is_warm or bool(_load(self.is_warm)(environ))
 
+    def make_sample(self, folder: Path) -> Sample:
+        """Make a small dataset in an empty folder. Raise `Refused` if a library is not installed."""
+        make: Callable[[Path], Sample] = _load(self.sample)
+        return make(folder)
+
     def load_settings(self) -> type[OwnSection]:
         """Import its settings section."""
         section: type[OwnSection] = _load(self.settings)
@@ -86,6 +94,7 @@ _OTHERS = Registered(
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
     is_warm="lithify.datasets.slatedb.kernel.ready:is_compiled",
+    sample="lithify.datasets.slatedb.sample:sample",
 )
 """The kind of all URLs that no other kind claims."""
 _BY_SCHEME: dict[str, Registered] = {
@@ -98,6 +107,7 @@ _BY_SCHEME: dict[str, Registered] = {
         "lithify.datasets.iceberg.compaction.preload:preload",
         "lithify.datasets.iceberg.kernel.warm_up:warm_up",
         "lithify.datasets.iceberg.discovery:tables",
+        sample="lithify.datasets.iceberg.sample:sample",
     ),
     "kafka": Registered(
         "log",

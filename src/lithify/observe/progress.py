@@ -42,7 +42,7 @@ class Totals:
 
 
 @dataclass(slots=True)
-class _Work:
+class _CompactionProgress:
     """The progress of one compaction."""
 
     unit: str
@@ -63,26 +63,26 @@ _WIDTH_WITH_BAR = 110
 """Columns; a narrower terminal has room for the texts only."""
 
 
-class _Run:
+class _RunProgress:
     """The progress of all compactions of a run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._start_s = clock.monotonic_s()
         self._moving_since_s: float | None = None
-        self.works: dict[str, _Work] = {}
+        self.works: dict[str, _CompactionProgress] = {}
 
     def submitted(self, compaction: str, cost_bytes: int, unit: str) -> None:
-        self.works.setdefault(compaction, _Work(unit, cost_bytes))
+        self.works.setdefault(compaction, _CompactionProgress(unit, cost_bytes))
 
     def prepared(self, compaction: str, ranges: int, cost_bytes: int) -> None:
-        work = self.works.setdefault(compaction, _Work("", cost_bytes))
+        work = self.works.setdefault(compaction, _CompactionProgress("", cost_bytes))
         if self._moving_since_s is None:
             self._moving_since_s = self._clock.monotonic_s()
         work.cost_bytes, work.ranges = cost_bytes, work.ranges_done + ranges
 
     def resumed(self, compaction: str, finished_ranges: int) -> None:
-        work = self.works.setdefault(compaction, _Work("", 0))
+        work = self.works.setdefault(compaction, _CompactionProgress("", 0))
         work.ranges_done, work.start_bytes = finished_ranges, None
 
     def moved(self, compaction: str, done_bytes: int) -> None:
@@ -155,7 +155,7 @@ class _Run:
         return f"{text.rate(moved / moving_s)}, {left}{elapsed}"
 
 
-class _Told(ProgressColumn):
+class _TextColumn(ProgressColumn):
     """A column of texts that a task's field of this name returns."""
 
     def __init__(self, field: str) -> None:
@@ -181,13 +181,13 @@ class ProgressBars:
         bar = [BarColumn(bar_width=20)] if console.width >= _WIDTH_WITH_BAR else []
         self._progress = Progress(
             SpinnerColumn(),
-            _Told("name"),
+            _TextColumn("name"),
             *bar,
-            _Told("pace"),
+            _TextColumn("pace"),
             console=console,
             transient=True,
         )
-        self._run = _Run(self._clock)
+        self._run = _RunProgress(self._clock)
         self._step = "planning"
         self._line = self._add(self._name, self._run.pace)
         self._lock = threading.RLock()
