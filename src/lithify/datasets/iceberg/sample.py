@@ -45,13 +45,15 @@ def _make_table(folder: Path, uri: str) -> Table:
     catalog.create_namespace("db")
     schema = pa.schema([("time", pa.timestamp("us", tz="UTC")), ("id", pa.int64()), ("value", pa.float64())])
     table = catalog.create_table("db.events", schema)
+    data = Path(table.location().removeprefix("file://")) / "data"
+    data.mkdir(parents=True)
     rng = random.Random(SEED)
     paths = []
     for number in range(DAYS * FILES_PER_DAY):
         since = START + number * DAY / FILES_PER_DAY
         times = [since + rng.random() * DAY / FILES_PER_DAY for _ in range(ROWS_PER_FILE)]
         ids = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
-        path = warehouse / f"{number:03}.parquet"
+        path = data / f"{number:03}.parquet"
         values = [rng.gauss(20, 5) for _ in ids]
         pq.write_table(pa.table([times, list(ids), values], schema=schema), path)
         paths.append(path.as_uri())
