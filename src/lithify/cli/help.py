@@ -47,7 +47,9 @@ def prepare(group: Any, context: Any, args: Sequence[str]) -> None:
         for option in command.get_params(context):
             if getattr(option, "is_flag", False):
                 option.metavar = ""
-            option.hidden = not panels.get(getattr(option, "rich_help_panel", None), not _is_hidden(option))
+            option.hidden = not panels.get(
+                getattr(option, "rich_help_panel", None) or "", not _is_hidden(option)
+            )
 
 
 def _is_hidden(option: Any) -> bool:

@@ -89,9 +89,9 @@ def found_instead(store: ObjectStore, folder: str) -> str:
     if not keys:
         return "there is no object below it"
     for sign, sentence in _SIGNS:
-        places = [place for key in keys if (place := sign.fullmatch(_below(key, folder)))]
-        if places:
-            found = min(place[1] or "" for place in places).rstrip("/")
+        signs = [place for key in keys if (place := sign.fullmatch(_below(key, folder)))]
+        if signs:
+            found = min(place[1] or "" for place in signs).rstrip("/")
             return sentence.format(url=url_of(store.url, join(folder, found) if found else folder))
     return ""
 

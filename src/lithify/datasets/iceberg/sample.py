@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 
 from lithify.datasets.options import Sample
@@ -70,6 +69,6 @@ def _query_cost(table: Table) -> str:
     sizes = []
     for day in range(DAYS):
         since, until = (START + n * DAY for n in (day, day + 1))
-        times = And(GreaterThanOrEqual("time", since.isoformat()), LessThan("time", until.isoformat()))
+        times = f"time >= '{since.isoformat()}' and time < '{until.isoformat()}'"
         sizes += [task.file.file_size_in_bytes for task in table.scan(row_filter=times).plan_files()]
     return f"{text.size(sum(sizes) / DAYS)} in {text.number(len(sizes) / DAYS)} files"

@@ -157,11 +157,11 @@ class DatabaseFiles:
     def _manifest_of(self, version: Version | None) -> tuple[int, Manifest]:
         try:
             check_whole(self.url, self._root, has_manifest=version is not None)
-        except DatasetNotFound as error:
+        except DatasetNotFound as missing:
             instead = found_instead(self._store, self._root)
             if not instead:
                 raise
-            raise DatasetNotFound(f"{str(error).removesuffix('; check the URL')}; {instead}") from error
+            raise DatasetNotFound(f"{str(missing).removesuffix('; check the URL')}; {instead}") from missing
         assert version is not None
         before = self._decoded.get(self._manifests.folder)
         manifest = cast(Manifest, self._decode(self._manifests, version, decode_manifest))
