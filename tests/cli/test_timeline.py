@@ -250,7 +250,7 @@ def test_the_axis_keeps_to_midnight_when_the_clock_is_changed() -> None:
 
 def test_without_the_library_drawing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(Refused, match=r"lithify\[draw\]"):
+    with pytest.raises(Refused, match=r"lithify\[draw\], or write --picture .*x\.svg"):
         save_picture(plan(CHAIN, EACH, NOW_US), CALENDAR, tmp_path / "x.png")
 
 

@@ -185,7 +185,7 @@ def _save_drawn(picture: Picture, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise Refused(
-            "drawing a PNG needs matplotlib, which is not installed; install it, or write "
+            "drawing a PNG needs matplotlib, which is not installed; install lithify[draw], or write "
             f"--picture {path.with_suffix('.svg')}"
         ) from error
     margin = 10
