@@ -71,4 +71,5 @@ def _query_cost(table: Table) -> str:
         since, until = (START + n * DAY for n in (day, day + 1))
         times = f"time >= '{since.isoformat()}' and time < '{until.isoformat()}'"
         sizes += [task.file.file_size_in_bytes for task in table.scan(row_filter=times).plan_files()]
-    return f"{text.size(sum(sizes) / DAYS)} in {text.number(len(sizes) / DAYS)} files"
+    files = text.number(len(sizes) / DAYS)
+    return f"{text.size(sum(sizes) / DAYS)} in {files} {'file' if files == '1' else 'files'}"
