@@ -94,7 +94,7 @@ def test_what_cannot_be_shown_is_no_error(path: Path, encoding: str) -> None:
         (["plan", "icberg://lake/db.events"], "one of file, memory, s3"),
         (["plan", "icberg://lake/db.events"], "iceberg"),
         (["plan", "iceberg:lake/db.events"], "does not have the form iceberg://CATALOG/NAMESPACE.TABLE"),
-        (["plan", "ICEBERG://no-such-lake/db.events"], "catalog no-such-lake cannot be opened"),
+        (["plan", "ICEBERG://no-such-lake/db.events"], "catalog no-such-lake is not configured"),
         (["readers", "add", "--continuous", "{db}", "checkpoint"], "--continuous is for Iceberg tables only"),
         (["inspect", "manifest", "--id", "-1", "{db}"], "--id -1 is not a version of the manifest"),
         (["hold", "--list", "--lease", "6h", "{db}"], "--list and --lease cannot be given together"),

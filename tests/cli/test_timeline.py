@@ -18,7 +18,8 @@ from lithify.planning.timeline.model import ActiveTask, ChunkBucket, Interval, T
 from lithify.planning.timeline.plan import plan, remember
 from lithify.planning.timeline.state import deferred
 from lithify.views.picture import Box, svg
-from lithify.views.timeline import MAX_ROWS, print_timeline, timeline_json
+from lithify.views.text import MAX_SHOWN
+from lithify.views.timeline import print_timeline, timeline_json
 from lithify.views.timeline_picture import MAX_FILES, MAX_GROUPS, draw_heat, draw_timeline, save_picture
 from tests.planning.timeline.timelines import DAY_US, NOW_US, POLICY, day, file, small_files
 
@@ -28,10 +29,10 @@ CHAIN = [f for i in range(3) for f in (file(i + 0.5, i + 1.5, id=f"c{i}"), *smal
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def printed(result: TimelinePlan, width: int = 160) -> list[str]:
+def printed(result: TimelinePlan, width: int = 160, most: int = MAX_SHOWN) -> list[str]:
     """The lines, with single spaces and without frames."""
     out = io.StringIO()
-    print_timeline(Console(file=out, width=width), result, CALENDAR)
+    print_timeline(Console(file=out, width=width), result, CALENDAR, most=most)
     lines = (line.strip().removeprefix("│").removesuffix("│") for line in out.getvalue().splitlines())
     return [" ".join(line.split()) for line in lines]
 
@@ -111,11 +112,42 @@ def test_names_are_not_taken_for_markup() -> None:
     assert any("a=[red]x[/nothing]" in line for line in printed(plan(files, POLICY, NOW_US)))
 
 
-def test_long_timelines_end_with_a_hint() -> None:
-    files = [f for i in range(MAX_ROWS + 9) for f in small_files(i, 2)]
-    lines = printed(plan(files, EACH, NOW_US))
-    assert any(f"--json has all {MAX_ROWS + 9:,} chunks" in line for line in lines)
-    assert len(lines) < 3 * MAX_ROWS
+def test_long_timelines_begin_with_the_most_urgent_chunks() -> None:
+    files = [f for i in range(60) for f in small_files(i, 2 + (i == 40))]
+    lines = printed(plan(files, EACH, NOW_US), most=20)
+    assert next(line for line in lines if "would do" in line).startswith("1970-02-10"), lines[:6]
+    assert "And 40 more chunks; --all shows all." in lines
+    assert "And 40 more tasks; --all shows all." in lines
+    assert len(lines) < 60
+    assert any("And 100 more chunks; --json" in line for line in printed(plan(_days(600), EACH, NOW_US)))
+
+
+def _days(count: int) -> list[TimelineFile]:
+    return [f for i in range(count) for f in small_files(i, 2)]
+
+
+def test_a_partition_is_one_line_if_there_are_many_chunks() -> None:
+    files = [replace(f, id=f"{g}{f.id}", group=f"hour={g}") for g in range(30) for f in _days(3)]
+    lines = printed(plan(files, EACH, NOW_US), most=20)
+    assert any("hour=0 │ 1970-01-01 … 1970-01-03 │ 6 │ 6.0 MB" in line for line in lines), lines[:6]
+    assert any("3 × compact │" in line for line in lines)
+    assert "And 10 more partitions; --all shows all." in lines
+
+
+def test_a_narrow_terminal_shows_the_most_urgent_partitions_on_a_screen() -> None:
+    files = [
+        replace(f, id=f"{g}{f.id}", group=f"0:hour=2026-01-01-{g:02}/tenant=t1")
+        for g in range(90)
+        for f in _days(1)
+    ]
+    lines = printed(plan(files, EACH, NOW_US), 80, most=20)
+    assert next(i for i, line in enumerate(lines) if line.startswith("Tasks")) < 50
+    assert not any("…" in line for line in lines)
+
+
+def test_statuses_without_chunks_have_no_totals() -> None:
+    lines = printed(plan(small_files(0, 3), POLICY, NOW_US))
+    assert not any("0 B" in line for line in lines)
 
 
 def test_an_empty_timeline_says_so() -> None:
@@ -234,7 +266,7 @@ def test_the_axis_keeps_to_midnight_when_the_clock_is_changed() -> None:
 
 def test_without_the_library_drawing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(Refused, match=r"lithify\[draw\]"):
+    with pytest.raises(Refused, match=r"lithify\[draw\], or write --picture .*x\.svg"):
         save_picture(plan(CHAIN, EACH, NOW_US), CALENDAR, tmp_path / "x.png")
 
 

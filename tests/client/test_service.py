@@ -178,6 +178,21 @@ def test_one_that_is_damaged_from_the_start_holds_up_none_of_the_others(
     assert not ended
 
 
+def test_bad_urls_hold_up_none_of_the_others(place: Place) -> None:
+    one, bad = place.database("one"), [str(place.folder / "nothing"), "iceberg://lake/db.nothing"]
+    watch, stop = Watch(), threading.Event()
+    service = lithify.Service([*bad, one], settings=place.settings, on_event=watch, engine=InlineEngine())
+    with service, running(service, stop) as ended:
+        until(lambda: bool(watch.of(events.Committed, one)), "the sound one has no commit")
+        assert not ended
+    assert not ended
+    served = lithify.Service(bad, settings=place.settings, engine=InlineEngine())
+    with served, pytest.raises(lithify.Refused, match="nothing"):
+        served.run(threading.Event())
+    with pytest.raises(lithify.Refused, match="s4"):
+        lithify.Service(["s4://bucket/db", one], settings=place.settings, engine=InlineEngine())
+
+
 def test_one_that_others_coordinate_once_it_is_sound_holds_up_none_of_the_others(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,7 @@ def test_every_command_and_option_is_there() -> None:
             if hasattr(command, "commands"):
                 walk(command, heading)
             else:
-                assert set(re.findall(r"`(--[\w-]+)", section)) >= {
+                assert set(re.findall(r"[` ](--[\w-]+)", section)) >= {
                     option for p in command.params for option in p.opts if option.startswith("--")
                 }
 

@@ -356,7 +356,7 @@ def test_attempts_and_what_was_given_up(path: Path) -> None:
     findings = by_check(examine(path))
     assert worse_than_ok(findings.values()) == {
         ("attempts", Severity.WARNING),
-        ("given up", Severity.WARNING),
+        ("given up", Severity.PROBLEM),
     }
     assert "disk on fire" in findings["attempts"].says
     assert "still on fire" in findings["given up"].says

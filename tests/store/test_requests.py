@@ -40,10 +40,16 @@ class World:
     clock: ManualClock = field(default_factory=ManualClock)
     told: list[Event] = field(default_factory=list)
     calls: int = 0
+    unanswered_max_s: float = float("inf")
 
     def __post_init__(self) -> None:
         waiting = WaitPolicy(
-            self.max_s, "s3://b/db", self.told.append, lambda: self.is_ending, tasks_max_s=9.0
+            self.max_s,
+            "s3://b/db",
+            self.told.append,
+            lambda: self.is_ending,
+            tasks_max_s=9.0,
+            unanswered_max_s=self.unanswered_max_s,
         )
         self.requests = Requests("s3://b", waiting, clock=self.clock, rng=random.Random(7))
 
@@ -123,6 +129,19 @@ def test_waiting_for_ever() -> None:
     world = World(max_s=float("inf"), back_s=10_000.0)
     assert world.requests.read(world.call) == "answer"
     assert len(world.told) < 50
+
+
+def test_a_store_that_never_answered_is_given_up_sooner() -> None:
+    world = World(unanswered_max_s=30.0, back_s=1000.0)
+    with pytest.raises(StoreUnavailable, match="waited for the store for 30 s"):
+        world.requests.read(world.call)
+    assert {event.limit for event in world.told if isinstance(event, WaitingForStore)} == {" (at most 30 s)"}
+    world.back_s = 0.0
+    assert world.requests.read(world.call)
+    world.told.clear()
+    world.back_s = world.clock.monotonic_s() + 100
+    assert world.requests.read(world.call), "it has answered before, so it is only away"
+    assert {event.limit for event in world.told if isinstance(event, WaitingForStore)} == {" (at most 300 s)"}
 
 
 def test_nobody_waits_when_the_process_is_to_end() -> None:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from lithify.views import text
-from lithify.views.blocks import Alarm, Block, Table, columns
+from lithify.views.blocks import Alarm, Block, Line, Shown, Table, columns
 from lithify.views.drawing import draw
 
 ID = "01M7Y73N1RT45V6YVXGPSA14XX"
@@ -84,3 +84,15 @@ def test_a_key_is_drawn_as_it_is() -> None:
         assert "[red]x[/]" in " ".join(drawn(width, table))
         assert "\\[" not in text.key(b"[red]x[/]")
     assert text.key(rb"\[") == rb"\[".decode()
+
+
+def test_a_notebook_shows_the_same_as_html_and_foreign_text_as_text() -> None:
+    evil = "<script>alert(1)</script>\x1b[2J[red]"
+    shown = Shown({}, (SMALL, Line(evil, "Note:"), Table("", columns("x"), [(evil,)] * 99, of="notes")))
+    html = shown._repr_html_()
+    assert html.startswith("<pre ")
+    assert "awaiting" in html
+    assert "<script>" not in html
+    assert "\x1b" not in html
+    assert "&lt;script&gt;" in html
+    assert "And 79 more notes" in html

@@ -61,10 +61,14 @@ from lithify.service.admission import starting
 from lithify.service.status import status, under_way
 from lithify.store.metered import RequestOutcome, Verb
 from lithify.store.resilience.waiting import log_waiting
-from lithify.views.blocks import Shown
+from lithify.views import text
+from lithify.views.blocks import Line, Shown
 
 WATCH_INTERVAL_MS = 2_000
 """How often a run reports the progress of its tasks, which is as often as the tasks report it."""
+_COMMITS_OF_A_PACE = 10
+_LEAST_BYTES_OF_A_PACE = 10_000_000
+"""The time of compactions that have read less is that of their start and end."""
 Settings = Config | Mapping[str, Any] | Path | str
 """A `Config`, a mapping from dotted names to values, or the path of a TOML file."""
 
@@ -159,11 +163,20 @@ class Dataset:
         snapshot, ledger, choice = starting(self._dataset, self._clock, planner, state)
         plan, details = choice.plan, state.plan_details()
         drawn = self._kind.show_plan(self._dataset, snapshot, ledger, plan, args, self._clock, details)
+        cost_bytes = sum(proposal.cost_bytes for proposal in plan.proposals)
+        shown = _with_verdict(drawn.shown, self._seconds_for(cost_bytes))
         found = tuple(
             Proposed(self._dataset.identify(p.spec).unit, p.cost_bytes, p.priority, p.reason)
             for p in plan.proposals
         )
-        return Proposals(found, plan.notes, drawn.shown, drawn.timeline)
+        return Proposals(found, plan.notes, shown, drawn.timeline)
+
+    def _seconds_for(self, cost_bytes: int) -> float | None:
+        """Estimate how long it takes to read so many bytes, from the newest commits. `None` if these have
+        read too little to tell."""
+        records = self.history(last=_COMMITS_OF_A_PACE) if cost_bytes else ()
+        read, seconds = sum(r.bytes_read for r in records), sum(r.seconds for r in records)
+        return cost_bytes * seconds / read if read >= _LEAST_BYTES_OF_A_PACE else None
 
     def compact(
         self,
@@ -575,9 +588,21 @@ def settled(settings: Settings | None) -> Config:
     else:
         file = arguments.optional(arguments.place, "settings", settings)
         loaded = load(None if file is None else Path(file), None, config_type())
-    for text in loaded.warnings:
-        warnings.warn(text, FutureWarning, stacklevel=4)
+    for warning in loaded.warnings:
+        warnings.warn(warning, FutureWarning, stacklevel=4)
     return loaded.config
+
+
+def _with_verdict(shown: Shown, seconds: float | None) -> Shown:
+    """Return the display of a plan with its verdict first."""
+    if not shown.verdict:
+        return shown
+    took = (
+        "" if seconds is None else f", about {text.duration(1000 * seconds)} at the pace of the last commits"
+    )
+    verdict = f"{shown.verdict}{took}."
+    document = {**shown.document, "verdict": verdict}
+    return replace(shown, document=document, blocks=(Line(verdict), *shown.blocks))
 
 
 def _observer(*observers: Observer | None) -> Observer:

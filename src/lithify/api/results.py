@@ -45,6 +45,9 @@ class Proposals:
         """The output of `lithify plan --json`."""
         return self.shown.document
 
+    def _repr_html_(self) -> str:
+        return self.shown._repr_html_()
+
     def __iter__(self) -> Iterator[Proposed]:
         return iter(self.proposals)
 
@@ -79,6 +82,9 @@ class Result:
     def document(self) -> Mapping[str, Any]:
         """The output of `lithify compact --json`."""
         return self.shown.document
+
+    def _repr_html_(self) -> str:
+        return self.shown._repr_html_()
 
 
 @dataclass(frozen=True, slots=True)

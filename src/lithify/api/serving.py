@@ -41,6 +41,7 @@ from lithify.base.backoff import Backoff
 from lithify.base.clock import SystemClock
 from lithify.base.defects import contained
 from lithify.base.errors import (
+    CoordinatorAlive,
     DatasetNotFound,
     Fenced,
     LithifyError,
@@ -51,6 +52,7 @@ from lithify.base.errors import (
 )
 from lithify.base.events import Observer, each, ignore
 from lithify.datasets.kind import DatasetPort
+from lithify.datasets.registry import registered_for
 from lithify.datasets.waiting import service_waiting
 from lithify.engine.ports import Engine
 from lithify.mirror.dataset_mirror import DatasetMirror
@@ -87,7 +89,8 @@ class Service:
     coordinators that may be alive. Close it, or use it as a context manager, to stop the Spark session that
     it has started.
 
-    Raise `Refused` if there are no URLs, or a dataset cannot be opened. `engine` is for tests.
+    Raise `Refused` if there are no URLs, a URL is malformed, or no dataset can be opened; one of several that
+    cannot be opened is retried. `engine` is for tests.
     """
 
     def __init__(
@@ -126,8 +129,11 @@ class Service:
             url: DatasetMirror(url, SystemClock(), coordinates=coordinates) for url in self._urls if is_shown
         }
         self._watched: dict[str, ClientDataset] = {}
+        self._refused: dict[str, LithifyError] = {}
+        """Datasets that could not be coordinated when the service started, until that was tried again."""
         self._coordinated = {url: self._opened(url) for url in self._urls} if coordinates else {}
         """The value is `None` for a dataset that could not be opened yet."""
+        self._raise_if_all_refused()
         self._gone: set[str] = set()
         """Datasets that were deleted, recreated or restored, until they are opened again."""
         self._closing = ExitStack()
@@ -298,10 +304,12 @@ class Service:
                 stop.set()
 
     def _coordinate(self, url: str, name: str, stop: threading.Event) -> None:
-        """Coordinate a dataset until `stop` is set. Raise `Fenced`, refusals at the start, and any error of a
-        single dataset; after other errors of one of several, back off and retry."""
+        """Coordinate a dataset until `stop` is set. Raise `Fenced` and any error of a single dataset; at the
+        start `CoordinatorAlive`, and the first refusal if all datasets were refused. After other errors of
+        one of several, back off and retry."""
         trouble = OnceLogger(f"{url} cannot be coordinated now; this is retried")
-        backoff, may_refuse = Backoff(QUARANTINE_PAUSE), self._coordinated[url] is not None
+        backoff, is_start = Backoff(QUARANTINE_PAUSE), True
+        was_opened = self._coordinated[url] is not None
         while not stop.is_set():
             try:
                 with contained(f"coordinating {url}"):
@@ -312,16 +320,18 @@ class Service:
             except Replaced as error:
                 self._made_anew(url, error)
                 backoff.succeeded()
-                may_refuse = False
+                is_start = False
                 continue
             except Fenced:
                 raise
             except LithifyError as error:
-                if self._is_alone or (may_refuse and _is_refusal(error)):
+                if self._is_alone or (is_start and was_opened and isinstance(error, CoordinatorAlive)):
                     raise
+                if is_start:
+                    self._refuse(url, error)
                 trouble.say(error)
                 backoff.failed(error, 0)
-            self._coordinated[url], may_refuse = None, False
+            self._coordinated[url], is_start = None, False
             stop.wait(backoff.pause_ms / 1000)
 
     @property
@@ -346,16 +356,29 @@ class Service:
         )
 
     def _opened(self, url: str) -> _Coordinated | None:
-        """Open a dataset. Raise refusals, and any error of a single dataset. Return `None` if its store is
-        away, or if one of several cannot be read; `_awaited` opens it later."""
+        """Open a dataset. Raise any error of a single dataset, and refusals of the URL. Return `None` if its
+        store is away, or if one of several cannot be opened; `_awaited` opens it later."""
+        registered_for(url)
         try:
             with contained(f"opening {url}"):
                 return self._open_both(url)
         except LithifyError as error:
-            if _is_refusal(error) or (len(self._urls) == 1 and not isinstance(error, StoreUnavailable)):
+            if len(self._urls) == 1 and not isinstance(error, StoreUnavailable):
                 raise
+            if _is_refusal(error):
+                self._refused[url] = error
             _log.warning("%s cannot be opened now; this is retried: %s", url, error)
             return None
+
+    def _refuse(self, url: str, error: LithifyError) -> None:
+        """Note the refusal of a dataset at the start, and raise it if there is no other dataset left."""
+        if _is_refusal(error):
+            self._refused[url] = error
+            self._raise_if_all_refused()
+
+    def _raise_if_all_refused(self) -> None:
+        if self._urls and self._coordinated and len(self._refused) == len(self._urls):
+            raise next(iter(self._refused.values()))
 
     def _awaited(self, url: str, stop: threading.Event) -> _Coordinated | None:
         """Wait until the dataset's store is available and return the dataset; `None` if stopped before."""

@@ -313,6 +313,13 @@ class WaitingForStore(Event):
     """The store's URL, or `catalog NAME`."""
     since_s: float
     cause: str
+    limit_s: float | None = None
+    """After which time requests are given up; `None`: they are retried without limit."""
+
+    @property
+    def limit(self) -> str:
+        """Return the limit as part of a sentence."""
+        return "" if self.limit_s is None else f" (at most {self.limit_s:.0f} s)"
 
 
 @dataclass(frozen=True, slots=True)

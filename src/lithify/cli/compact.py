@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lithify.base.errors import Refused
 from lithify.cli.options.command import CommandContext, command
-from lithify.cli.options.common import JSON, MASTER, SPARK_CONF, Full, Png, TakeOver, Url
+from lithify.cli.options.common import JSON, MASTER, SPARK_CONF, All, Full, Png, TakeOver, Url
 from lithify.cli.options.of_kinds import options_of_kinds
 from lithify.cli.running import GOES_ON
 from lithify.datasets.options import CommandArgs
-
-if TYPE_CHECKING:
-    pass
+from lithify.views.text import FIRST_SHOWN
 
 
 @command(of_kinds=options_of_kinds("plan"), before={"png": [JSON]})
-def plan(context: CommandContext, url: Url, full: Full = False, png: Png = None) -> None:
-    """Show what would be compacted, and why. Writes nothing.
+def plan(
+    context: CommandContext, url: Url, full: Full = False, everything: All = False, png: Png = None
+) -> None:
+    """Show what would be compacted, and why: the outcome, then the most urgent parts. Writes nothing.
 
     Examples:
 
@@ -28,14 +29,16 @@ def plan(context: CommandContext, url: Url, full: Full = False, png: Png = None)
 
         lithify plan --full --json s3://bucket/my-db
 
-        lithify plan --png timeline.png iceberg://catalog/namespace.table
+        lithify plan --picture timeline.svg iceberg://catalog/namespace.table
 
         lithify plan --set slatedb.segments.pattern=events/%Y-%m-%d/ /data/my-db
     """
-    _plan(context, url, context.given.args(full=full), png)
+    _plan(context, url, context.given.args(full=full), png, sys.maxsize if everything else FIRST_SHOWN)
 
 
-def _plan(context: CommandContext, url: str, args: CommandArgs, png: Path | None = None) -> None:
+def _plan(
+    context: CommandContext, url: str, args: CommandArgs, png: Path | None = None, most: int = FIRST_SHOWN
+) -> None:
     with context.open(url) as dataset:
         planned = dataset.plan(full=args.full, **args.given)
     if png is not None:
@@ -43,11 +46,11 @@ def _plan(context: CommandContext, url: str, args: CommandArgs, png: Path | None
 
         if planned.timeline is None:
             raise Refused(
-                f"{url}: --png draws a timeline, but the parts of this dataset have no known times; omit it, "
-                "or for a database, set slatedb.segments.pattern"
+                f"{url}: --picture draws a timeline, but the parts of this dataset have no known times; omit "
+                "it, or for a database, set slatedb.segments.pattern"
             )
         save_picture(planned.timeline.plan, planned.timeline.calendar, png, planned.timeline.words)
-    context.show(planned.shown)
+    context.show(planned.shown, most)
 
 
 @command(

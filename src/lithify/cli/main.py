@@ -23,6 +23,7 @@ from lithify import __version__
 from lithify.cli.compact import compact, plan
 from lithify.cli.config import config_app
 from lithify.cli.control import cancel, retry, submit, wait
+from lithify.cli.demo import demo
 from lithify.cli.doctor import doctor
 from lithify.cli.expire import expire
 from lithify.cli.fleet import fleet_app
@@ -60,6 +61,26 @@ class _Commands(TyperGroup):
         context.meta[_WANTS_JSON] = wants_json
         return context
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse arguments. Without any, show the first screen of help."""
+        words = list(takewhile(lambda word: word != "--", args))
+        if "--help" in words or len(words) < 2:
+            from lithify.cli import help as help_screens
+
+            help_screens.prepare(self, ctx, args)
+            ctx.meta[_FIRST] = () if args else help_screens.FIRST
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(ctx.meta.get(_FIRST) or super().list_commands(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        if ctx.meta.get(_FIRST):
+            from lithify.cli.help import MORE
+
+            write_line(MORE)
+
     def invoke(self, ctx: Any) -> Any:
         with _usage_errors(ctx.meta[_WANTS_JSON]):
             return super().invoke(ctx)
@@ -82,16 +103,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _WANTS_JSON = "lithify.wants_json"
-ONCE = "Compact once"
-SERVICE = "Compact continuously"
+_FIRST = "lithify.first_commands"
+START = "First steps"
+SERVICE = "Compact continuously, in several processes"
 FLEETS = "Many databases and tables"
 SINGLE = "Single compactions"
 HISTORY = "History of tables"
 COPIES = "Copies of logs"
 LOOK = "Inspect and repair"
-app.command(rich_help_panel=ONCE)(plan)
-app.command(rich_help_panel=ONCE)(compact)
-app.command(rich_help_panel=SERVICE)(run)
+app.command(rich_help_panel=START)(demo)
+app.command(rich_help_panel=START)(plan)
+app.command(rich_help_panel=START)(compact)
+app.command(rich_help_panel=START)(run)
+app.command(rich_help_panel=START)(status)
+app.command(rich_help_panel=START)(web)
+app.command(rich_help_panel=START)(doctor)
 app.command(rich_help_panel=SERVICE)(coordinator)
 app.command(rich_help_panel=SERVICE)(worker)
 app.add_typer(fleet_app, name="fleet", rich_help_panel=FLEETS)
@@ -108,10 +134,7 @@ app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
 app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
 app.add_typer(group_app, name="group", rich_help_panel=COPIES)
-app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(history)
-app.command(rich_help_panel=LOOK)(web)
-app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(gc)
 app.command("warm-up", rich_help_panel=LOOK)(warm_up)
 app.add_typer(inspect_app, name="inspect", rich_help_panel=LOOK)

@@ -49,14 +49,15 @@ def print_json(document: Any) -> None:
     write_document(json.dumps(document, indent=2))
 
 
-def print_shown(shown: Shown, as_json: bool) -> None:
-    """Print a command's output, for programs or for people."""
+def print_shown(shown: Shown, as_json: bool, most: int | None = None) -> None:
+    """Print a command's output, for programs or for people; for people at most `most` lines of one kind."""
     if as_json:
         print_json(shown.document)
         return
     from lithify.views.drawing import draw
+    from lithify.views.text import MAX_SHOWN
 
-    draw(standard_output(), shown.blocks)
+    draw(standard_output(), shown.blocks, MAX_SHOWN if most is None else most)
 
 
 @contextmanager

@@ -132,7 +132,8 @@ class ServiceSettings(OwnSection):
     store_wait: Wait = Field(
         default=timedelta(minutes=5),
         description="How long a command or a task waits for an unavailable store (forever: without limit); "
-        "services retry without limit",
+        "by default a command waits 30 seconds for a store that has never answered; services retry without "
+        "limit",
     )
     keep_history: Duration = Field(
         default=timedelta(days=90),

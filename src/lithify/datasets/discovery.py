@@ -1,4 +1,5 @@
-"""The datasets, stored as folders, that match a pattern such as `s3://bucket/tenants/*/db`.
+"""The datasets, stored as folders, that match a pattern such as `s3://bucket/tenants/*/db`, and the datasets
+in a folder that is none.
 
 1. The path is walked level by level. A level without `*` needs no request. A level with `*` is one listing
    with a delimiter for each folder found so far, several at a time: a thousand in a remote store take
@@ -16,12 +17,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from urllib.parse import quote, unquote
 
 from lithify.base import concurrency
-from lithify.base.errors import Refused
+from lithify.base.errors import Refused, StoreError
 from lithify.config.model import Config
-from lithify.store.keys import join
+from lithify.store.keys import join, url_of
 from lithify.store.objects import ObjectStore
 from lithify.store.resilience.waiting import WaitPolicy
 from lithify.store.urls import open_store, split_scheme
@@ -59,6 +61,43 @@ def folders(pattern: str, config: Config, waiting: WaitPolicy) -> list[str]:
     names = (pattern if scheme is None else path).split("/")
     levels = [[read(part) for part in name.split("*")] for name in names if name]
     return [start + written(key) for key in _walk(listed, levels, pattern)]
+
+
+_SEEN_AT_MOST = 1000
+"""Objects; one page of a listing."""
+_FOLDERS_SEEN = 10
+_SIGNS = (
+    (
+        re.compile(r"(.*/)?metadata/[^/]+\.metadata\.json"),
+        "{url} holds the files of an Iceberg table; open it through its catalog: "
+        "iceberg://CATALOG/NAMESPACE.TABLE",
+    ),
+    (re.compile(r"(.*/)?[0-9]{20}\.log"), "{url} holds segments of a log; open it as kafka+{url}"),
+    (re.compile(r"(.*/)manifest/[0-9]{20}\.manifest"), "there is a database at {url}"),
+)
+
+
+def found_instead(store: ObjectStore, folder: str) -> str:
+    """Return a sentence about the dataset of another kind, or in another place, that is in a folder where
+    there is no database; empty if none is seen. Reads a few pages of listings."""
+    try:
+        below = islice(store.folder(folder).folders, _FOLDERS_SEEN)
+        places = (folder, join(folder, "metadata"), *(join(key, "metadata") for key in below))
+        keys = [meta.key for place in places for meta in islice(store.stream(place), _SEEN_AT_MOST)]
+    except StoreError:  # the sentence is advice about an error, which counts more
+        return ""
+    if not keys:
+        return "there is no object below it"
+    for sign, sentence in _SIGNS:
+        signs = [place for key in keys if (place := sign.fullmatch(_below(key, folder)))]
+        if signs:
+            found = min(place[1] or "" for place in signs).rstrip("/")
+            return sentence.format(url=url_of(store.url, join(folder, found) if found else folder))
+    return ""
+
+
+def _below(key: str, folder: str) -> str:
+    return key.removeprefix(f"{folder}/") if folder else key
 
 
 def _walk(listed: Callable[[str], Iterable[str]], levels: Iterable[Sequence[str]], pattern: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,25 @@ class CommandOptions:
     """Prefixes of the environment variables that its libraries read, including secrets."""
     metric_names: Mapping[str, str] = field(default_factory=dict)
     """Additional, established names of metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A small dataset that `lithify demo` has made."""
+
+    what: str
+    """A description of a few words."""
+    url: str
+    settings: Mapping[str, str]
+    """Settings that it is opened with."""
+    reader: str
+    """The foreign program that reads the rows."""
+    rows: Any
+    """The rows before the compaction, with a length and an equality."""
+    read: Callable[[], Any]
+    """Returns the rows as the reader reads them now."""
+    query_cost: Callable[[], str] | None = None
+    """Returns what a typical query reads now, for kinds that have one."""
 
 
 @dataclass(frozen=True, slots=True)

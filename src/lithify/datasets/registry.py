@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lithify.base.errors import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from lithify.config.model import Config
     from lithify.config.sections import OwnSection
     from lithify.datasets.kind import Kind
-    from lithify.datasets.options import CommandOptions
+    from lithify.datasets.options import CommandOptions, Sample
     from lithify.store.resilience.waiting import WaitPolicy
 
 
@@ -48,6 +49,9 @@ class Registered:
     is_warm: str = ""
     """The place of a function that returns, from the environment variables, whether the first task on this
     machine has nothing to compile; quick to import. Empty: assumed."""
+    sample: str = ""
+    """The place of the function that makes a small dataset in an empty folder, for `lithify demo`; it raises
+    `Refused` if a library for that is not installed. Empty: none."""
     lies_in_stores: bool = False
     """Whether its URLs are its own scheme, a `+`, and a store's URL."""
 
@@ -70,6 +74,11 @@ class Registered:
         """Return whether the first task on this machine has nothing to compile, as far as known."""
         return not self.is_warm or bool(_load(self.is_warm)(environ))
 
+    def make_sample(self, folder: Path) -> Sample:
+        """Make a small dataset in an empty folder. Raise `Refused` if a library is not installed."""
+        make: Callable[[Path], Sample] = _load(self.sample)
+        return make(folder)
+
     def load_settings(self) -> type[OwnSection]:
         """Import its settings section."""
         section: type[OwnSection] = _load(self.settings)
@@ -85,6 +94,7 @@ _OTHERS = Registered(
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
     is_warm="lithify.datasets.slatedb.kernel.ready:is_compiled",
+    sample="lithify.datasets.slatedb.sample:sample",
 )
 """The kind of all URLs that no other kind claims."""
 _BY_SCHEME: dict[str, Registered] = {
@@ -97,6 +107,7 @@ _BY_SCHEME: dict[str, Registered] = {
         "lithify.datasets.iceberg.compaction.preload:preload",
         "lithify.datasets.iceberg.kernel.warm_up:warm_up",
         "lithify.datasets.iceberg.discovery:tables",
+        sample="lithify.datasets.iceberg.sample:sample",
     ),
     "kafka": Registered(
         "log",
@@ -118,6 +129,8 @@ def registered_for(url: str) -> Registered:
     from lithify.store.urls import SCHEMES, split_scheme
 
     scheme, _ = split_scheme(url)
+    if scheme is None:
+        _check_path(url, SCHEMES)
     if scheme is None or scheme in SCHEMES:
         return _OTHERS
     name, plus, store = scheme.partition("+")
@@ -127,6 +140,20 @@ def registered_for(url: str) -> Registered:
         known = ", ".join((*SCHEMES, *others))
         raise Refused(f"{url}: the scheme {scheme!r} is not known; use a path or one of {known}")
     return found
+
+
+def _check_path(url: str, stores: Sequence[str]) -> None:
+    """Raise `Refused` if a path is probably a URL with a mistake: `s3//bucket`, `kafka+/folder`."""
+    first, _, rest = url.partition("/")
+    name, plus, scheme = first.partition("+")
+    meant = ""
+    if first in (*stores, *_BY_SCHEME) and rest.startswith("/"):
+        meant = f"{first}:/{rest}"
+    elif plus and name in _BY_SCHEME and _BY_SCHEME[name].lies_in_stores:
+        remote = scheme in stores and rest.startswith("/")
+        meant = f"{first}:/{rest}" if remote else f"{name}+file://{Path(url[len(name) + 1 :]).absolute()}"
+    if meant:
+        raise Refused(f"{url}: write {meant}, or ./{url} if it is a path")
 
 
 def all_registered() -> tuple[Registered, ...]:

@@ -27,8 +27,7 @@ def show_commits(url: str, commits: Sequence[CommitRecord]) -> Shown:
             c.unit,
             text.size(c.bytes_read),
             text.size(c.bytes_written),
-            f"{c.rows.get('rows_in', 0):,}",
-            f"{c.rows.get('rows_out', 0):,}",
+            *(f"{c.rows[name]:,}" if name in c.rows else "–" for name in ("rows_in", "rows_out")),
             _dropped(c) or "–",
             text.duration(c.seconds * 1000),
             c.reason or "–",
@@ -41,7 +40,7 @@ def show_commits(url: str, commits: Sequence[CommitRecord]) -> Shown:
     blocks: tuple[Block, ...] = (
         Table("Commits, newest first", headings, rows, of="commits"),
         Line(
-            f"{len(commits)} commit(s): read {text.size(read)}, wrote {text.size(written)} in "
+            f"{text.count(len(commits), 'commit')}: read {text.size(read)}, wrote {text.size(written)} in "
             f"{text.duration(seconds * 1000)} of work{rate}."
         ),
     )

@@ -123,7 +123,7 @@ def check_failures(found: Status) -> Iterator[Finding]:
     tried = [f for f in found.failures if f.attempts and not f.is_cancelled]
     for failure in tried[-_SHOWN:]:
         of = f" of {failure.unit}" if failure.unit else ""
-        yield warning(
+        yield problem(
             "given up",
             f"compaction {failure.compaction}{of} was given up after {failure.attempts} attempts: "
             f"{failure.reason}",

@@ -107,6 +107,14 @@ class Shown:
     """The JSON value for scripts."""
     blocks: tuple[Block, ...]
     """The same facts for people."""
+    verdict: str = ""
+    """The outcome of a plan in one sentence, without its full stop."""
+
+    def _repr_html_(self) -> str:
+        """Return the output as a notebook shows it."""
+        from lithify.views.drawing import html_of
+
+        return html_of(self.blocks)
 
 
 def columns(*headings: str) -> tuple[Column, ...]:

@@ -11,6 +11,7 @@ these two streams goes through this module.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -47,6 +48,11 @@ def standard_output() -> Console:
 
 def standard_error(*, quiet: bool = False) -> Console:
     return _SafeConsole(stderr=True, emoji=False, quiet=quiet, width=_width(sys.stderr))
+
+
+def recording_console(width: int) -> Console:
+    """Return a console that keeps its output, to export it."""
+    return _SafeConsole(file=io.StringIO(), record=True, emoji=False, width=width, force_terminal=True)
 
 
 def print_text(console: Console, text: str, *, lead: str = "", style: str = "") -> None:

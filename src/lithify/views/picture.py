@@ -185,8 +185,8 @@ def _save_drawn(picture: Picture, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise Refused(
-            "drawing a PNG needs matplotlib, which is not installed; "
-            "install lithify[draw], or give --png a name that ends in .svg"
+            "drawing a PNG needs matplotlib, which is not installed; install lithify[draw], or write "
+            f"--picture {path.with_suffix('.svg')}"
         ) from error
     margin = 10
     width, height = picture.width + 2 * margin, picture.height + 2 * margin

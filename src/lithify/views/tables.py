@@ -3,7 +3,7 @@
 1. A table that fits is drawn as a table.
 2. So is any table if the terminal has at least `LIST_BELOW` columns: its cells wrap.
 3. Otherwise it becomes a list: each row's first cell, then a line with heading and text for each other cell
-   that is not empty. Nothing is cut off.
+   that is not empty. Nothing is cut off; only bars, whose columns have no heading, are left out.
 
 Without a terminal, width is unlimited (`consoles`).
 """
@@ -57,7 +57,7 @@ def _print_list(console: Console, table: Table) -> None:
         first.stylize("bold")
         _print_line(console, first, 2)
         for name, text in zip(names[1:], others, strict=True):
-            if text.plain.strip() not in _NOTHING:
+            if (name or not width) and text.plain.strip() not in _NOTHING:  # a bar has no name
                 _print_line(console, text, 4, f"{name:{width}}  " if width else "")
     if table.caption:
         _print_line(console, _text(table.caption, "dim"), 0)

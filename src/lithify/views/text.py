@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console
 
 MAX_SHOWN = 500
 """Lines of one kind that people are shown: laying out a line takes a millisecond."""
+FIRST_SHOWN = 20
+"""Lines of one kind that fit on a first screen."""
 SHORT_ID_CHARS = 6
 _NAMED_IDS = re.compile(r"\b([Cc]ompaction |lithify-)([0-7][0-9A-HJKMNP-TV-Z]{25})\b")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -21,6 +24,16 @@ def size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
         size_bytes /= 1000
     raise AssertionError("unreachable")
+
+
+def count(number: int, noun: str, several: str = "") -> str:
+    """Return a number and its noun: `1 file`, `1,280 files`. `several` is the plural unless it ends in -s."""
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Return texts as a list in a sentence: `a, b and c`."""
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def rate(bytes_per_s: float | None) -> str:
@@ -89,7 +102,8 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def print_rest(console: Console, count: int, what: str) -> None:
-    """Print how many of `count` were not shown, if any."""
-    if count > MAX_SHOWN:
-        console.print(f"And {count - MAX_SHOWN:,} more {what}; --json shows all.", highlight=False)
+def print_rest(console: Console, count: int, what: str, most: int = MAX_SHOWN) -> None:
+    """Print how many of `count` were not shown, if any, and the option that shows them."""
+    if count > most:
+        option = "--json" if most >= MAX_SHOWN else "--all"
+        console.print(f"And {count - most:,} more {what}; {option} shows all.", highlight=False)

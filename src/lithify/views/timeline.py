@@ -6,7 +6,8 @@ One line is one chunk. The marks before its name join chunks that share files:
     │ shares files with both neighbours
     └ shares files with the chunk above only
 
-More than a few consecutive chunks with nothing to do become one line, also across partitions. A narrow
+More than a few consecutive chunks with nothing to do become one line, also across partitions. If there are
+still too many lines, the most urgent chunks are shown instead, those of a partition in one line. A narrow
 terminal omits the reasons: they follow from the other columns or are in the notes. `timeline_picture` draws
 the same.
 """
@@ -31,15 +32,14 @@ from lithify.planning.timeline.model import (
     TimelinePlan,
 )
 from lithify.views import text
-from lithify.views.tables import Cell, cell, fits, print_table
+from lithify.views.tables import LIST_BELOW, Cell, cell, fits, print_table
 
 MAX_QUIET_ROWS = 3
 """More consecutive chunks with nothing to do become one line."""
-MAX_ROWS = 400
-"""Lines of the tables of chunks and tasks."""
-
 MIN_WIDTH_OF_REASONS = 110
 """Columns; a narrower terminal does not show the reasons of verdicts."""
+MIN_WIDTH_OF_FOLDS = 60
+"""Columns; a narrower terminal shows a list in place of a table with folded names."""
 
 _BAR = "▏▎▍▌▋▊▉█"
 _BAR_CELLS = 10
@@ -94,19 +94,29 @@ def title_of(calendar: Calendar, words: Words) -> str:
 
 
 def print_timeline(
-    console: Console, plan: TimelinePlan, calendar: Calendar, words: Words = TABLE_WORDS
+    console: Console,
+    plan: TimelinePlan,
+    calendar: Calendar,
+    words: Words = TABLE_WORDS,
+    most: int = text.MAX_SHOWN,
 ) -> None:
-    """Print the chunks, the tasks and the totals."""
+    """Print the chunks, the tasks and the totals; at most `most` lines of chunks and of tasks."""
     if not plan.chunks:
         console.print("The timeline has no files.")
         return
     numbers = {task.key: number for number, task in enumerate(plan.tasks, start=1)}
-    whole = _chunk_table(plan, calendar, numbers, words, with_reasons=True)
-    short = _chunk_table(plan, calendar, numbers, words, with_reasons=False)
-    has_room = console.width >= MIN_WIDTH_OF_REASONS or not fits(console, short)
-    print_table(console, whole if has_room else short)
+    lines = _chunk_lines(plan, calendar, numbers, words, most)
+    whole = _chunk_table(plan, lines, title_of(calendar, words), words, with_reasons=True)
+    short = _chunk_table(plan, lines, title_of(calendar, words), words, with_reasons=False)
+    if lines.are_urgent and MIN_WIDTH_OF_FOLDS <= console.width < LIST_BELOW:
+        console.print(short)  # twenty lists would be longer than a screen
+    else:
+        has_room = console.width >= MIN_WIDTH_OF_REASONS or not fits(console, short)
+        print_table(console, whole if has_room else short)
+    text.print_rest(console, lines.found, lines.of, most)
     if plan.tasks:
-        print_table(console, _task_table(plan, numbers, words))
+        print_table(console, _task_table(plan, numbers, words, most))
+        text.print_rest(console, len(plan.tasks), "tasks", most)
     print_table(console, _total_table(plan, words))
 
 
@@ -135,35 +145,86 @@ def _document(plan: TimelinePlan, calendar: Calendar, words: Words) -> dict[str,
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _ChunkLines:
+    """The lines of a table of chunks: the group, then the cells of the other columns."""
+
+    shown: Sequence[tuple[Cell, ...]]
+    found: int
+    """How many lines there would be if all were shown."""
+    of: str
+    """The noun for the lines."""
+    are_urgent: bool
+    """Whether they are the most urgent chunks, all of which are to be compacted."""
+
+
+def _chunk_lines(
+    plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int], words: Words, most: int
+) -> _ChunkLines:
+    largest = max(planned.chunk.size_bytes for planned in plan.chunks)
+    runs = list(_runs(plan.chunks))
+    urgent = _most_urgent(plan.chunks) if len(runs) > most else []
+    shown = [
+        (
+            _groups_of(run, words),
+            *(
+                _row(run[0], calendar, numbers, largest, words, with_mark=not urgent)
+                if len(run) == 1
+                else _summary(run, calendar, words, numbers)
+            ),
+        )
+        for run in (urgent or runs)[:most]
+    ]
+    is_grouped = len({planned.chunk.key.group for planned in plan.chunks}) > 1
+    of = f"{words.group}s" if urgent and is_grouped else "chunks"
+    return _ChunkLines(shown, len(urgent or runs), of, bool(urgent))
+
+
+def _most_urgent(chunks: Sequence[PlannedChunk]) -> list[Sequence[PlannedChunk]]:
+    """Return the chunks that await compaction, the most urgent first; those of a group together if there are
+    several groups."""
+    awaiting = [planned for planned in chunks if planned.status is DeletesStatus.AWAITING]
+    if len({planned.chunk.key.group for planned in chunks}) == 1:
+        runs: list[Sequence[PlannedChunk]] = [(planned,) for planned in awaiting]
+    else:
+        by_group: dict[str, list[PlannedChunk]] = {}
+        for planned in awaiting:
+            by_group.setdefault(planned.chunk.key.group, []).append(planned)
+        runs = list(by_group.values())
+    return sorted(runs, key=lambda run: (-_priority(run), run[0].chunk.key))
+
+
+def _priority(run: Sequence[PlannedChunk]) -> float:
+    return max(planned.verdict.priority for planned in run)
+
+
 def _chunk_table(
-    plan: TimelinePlan, calendar: Calendar, numbers: dict[str, int], words: Words, *, with_reasons: bool
+    plan: TimelinePlan, lines: _ChunkLines, title: str, words: Words, *, with_reasons: bool
 ) -> Table:
     grouped = len({planned.chunk.key.group for planned in plan.chunks}) > 1
-    table = Table(title=title_of(calendar, words))
+    with_verdicts = with_reasons or not lines.are_urgent
+    table = Table(title=title)
     table.title_justify = "left"
     if grouped:
         table.add_column(words.group, overflow="fold")
     table.add_column("chunk", no_wrap=True)
     table.add_column(words.files, justify="right", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    if with_verdicts:
+        table.add_column("", no_wrap=True)
+        table.add_column("verdict", overflow="fold")
     table.add_column("prio.", justify="right", no_wrap=True)
     table.add_column("task", justify="right", no_wrap=True)
     if with_reasons:
         table.add_column("reason", overflow="fold")
-    largest = max(planned.chunk.size_bytes for planned in plan.chunks)
-    rows = 0
-    for run in _runs(plan.chunks):
-        if rows >= MAX_ROWS:
-            break
-        rows += 1
-        one = len(run) == 1
-        cells = _row(run[0], calendar, numbers, largest, words) if one else _summary(run, calendar, words)
-        shown = cells if with_reasons else cells[:-1]
-        table.add_row(*([_groups_of(run, words)] if grouped else []), *shown)
-    if rows >= MAX_ROWS:
-        table.caption = f"The first {MAX_ROWS} lines; --json has all {len(plan.chunks):,} chunks."
+    for group, chunk, files, size, bar, verdict, priority, task, reason in lines.shown:
+        table.add_row(
+            *([group] if grouped else []),
+            *(chunk, files, size),
+            *((bar, verdict) if with_verdicts else ()),
+            *(priority, task),
+            *([reason] if with_reasons else []),
+        )
     return table
 
 
@@ -199,14 +260,20 @@ def _folded(quiet: Sequence[PlannedChunk]) -> Iterator[Sequence[PlannedChunk]]:
 
 
 def _row(
-    planned: PlannedChunk, calendar: Calendar, numbers: dict[str, int], largest: int, words: Words
+    planned: PlannedChunk,
+    calendar: Calendar,
+    numbers: dict[str, int],
+    largest: int,
+    words: Words,
+    *,
+    with_mark: bool,
 ) -> tuple[Cell, ...]:
     chunk, verdict = planned.chunk, planned.verdict
     style = _STYLES[planned.status]
     number = "" if planned.task is None else str(numbers.get(planned.task, "active"))
     reason = verdict.reason if planned.held is None else f"{planned.held}; {verdict.reason}"
     return (
-        f"{_mark(planned)} {chunk_name(chunk.key, calendar, words)}",
+        f"{_mark(planned) if with_mark else ' '} {chunk_name(chunk.key, calendar, words)}",
         f"{len(chunk.files):,}",
         text.size(chunk.size_bytes),
         f"[{style}]{_bar(chunk.size_bytes / largest if largest else 0)}[/]",
@@ -217,21 +284,25 @@ def _row(
     )
 
 
-def _summary(run: Sequence[PlannedChunk], calendar: Calendar, words: Words) -> tuple[Cell, ...]:
-    style = _STYLES[run[0].status]
+def _summary(
+    run: Sequence[PlannedChunk], calendar: Calendar, words: Words, numbers: dict[str, int]
+) -> tuple[Cell, ...]:
+    style, priority = _STYLES[run[0].status], _priority(run)
+    tasks = sorted({numbers[planned.task] for planned in run if planned.task in numbers})
     by_time = sorted((planned.chunk.key for planned in run), key=lambda key: key.start_us)
     first, last = (chunk_name(key, calendar, words) for key in (by_time[0], by_time[-1]))
     ids = {file.id for planned in run for file in planned.chunk.files}
     size_bytes = sum({f.id: f.size_bytes for planned in run for f in planned.chunk.files}.values())
-    reason = run[0].held or ""
+    worst = max(run, key=lambda planned: planned.verdict.priority)
+    reason = run[0].held or (worst.verdict.reason if priority else "")
     return (
         f"  {first}" if first == last else f"  {first} … {last}",
         f"{len(ids):,}",
         text.size(size_bytes),
         "",
-        f"[{style}]{len(run)} × {run[0].status.value}[/]",
-        "",
-        "",
+        f"[{style}]{len(run)} × {_label(run[0]) if priority else run[0].status.value}[/]",
+        f"{priority:.2f}" if priority else "",
+        f"{tasks[0]}{' …' if len(tasks) > 1 else ''}" if tasks else "",
         cell(reason),
     )
 
@@ -260,7 +331,7 @@ def _bar(fraction: float) -> str:
     return "█" * full + (_BAR[rest - 1] if rest else "") or _BAR[0]
 
 
-def _task_table(plan: TimelinePlan, numbers: dict[str, int], words: Words) -> Table:
+def _task_table(plan: TimelinePlan, numbers: dict[str, int], words: Words, most: int) -> Table:
     table = Table(title="Tasks, most urgent first", title_justify="left")
     table.add_column("task", justify="right")
     table.add_column("chunks", justify="right")
@@ -269,7 +340,7 @@ def _task_table(plan: TimelinePlan, numbers: dict[str, int], words: Words) -> Ta
     table.add_column("prio.", justify="right")
     table.add_column("starts", no_wrap=True)
     table.add_column("reason", overflow="fold")
-    for task in plan.tasks[:MAX_ROWS]:
+    for task in plan.tasks[:most]:
         known = sorted(numbers[key] for key in task.after if key in numbers)
         others = ["a running one"] if len(known) < len(task.after) else []
         after = ", ".join([*map(str, known), *others])
@@ -284,8 +355,6 @@ def _task_table(plan: TimelinePlan, numbers: dict[str, int], words: Words) -> Ta
             f"[{style}]" + (f"after {after}" if after else "at once") + "[/]",
             cell(f"{task.reason}{oversize}"),
         )
-    if len(plan.tasks) > MAX_ROWS:
-        table.caption = f"The first {MAX_ROWS}; --json has all {len(plan.tasks):,}."
     return table
 
 
@@ -295,6 +364,8 @@ def _total_table(plan: TimelinePlan, words: Words) -> Table:
     for name in ("chunks", words.files, "bytes", *([words.rows] if words.rows else [])):
         table.add_column(name, justify="right")
     for status, amount in plan.totals.items():
+        if not amount.chunks and not amount.files:
+            continue
         table.add_row(
             f"[{_STYLES[status]}]{status.value}[/]",
             f"{amount.chunks:,}",

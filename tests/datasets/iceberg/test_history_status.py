@@ -335,4 +335,4 @@ def planned(table: Table) -> str:
     assert shown.document["history"]
     with StringIO() as text:
         draw(Console(file=text, width=200), shown.blocks)
-        return text.getvalue()
+        return f"{shown.verdict}.\n{text.getvalue()}"

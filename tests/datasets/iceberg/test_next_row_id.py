@@ -56,7 +56,7 @@ class Losing(ClosedCatalog):
         loses, self.loses = self.loses, ""
         if loses == "before":
             raise ConnectionError("the answer was lost")
-        answer = super().commit_table(table, requirements, updates)
+        answer = super().commit_table(table, requirements, updates)  # type: ignore[safe-super]  # a mix-in
         if loses == "after":
             raise ConnectionError("the answer was lost")
         return answer

@@ -6,7 +6,7 @@ Java reads all rows with the ids that they had, goes on, and gives no id twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ def replaced(lake: HadoopLake, branch: str = "main") -> PreparedSnapshot:
     return write(table, branch, head, replacement, {}, 0)
 
 
-def positions_of(table: Table, entry: ManifestEntry, deletes: set[DataFile]) -> set[int]:
+def positions_of(table: Table, entry: ManifestEntry, deletes: Collection[DataFile]) -> set[int]:
     source = SourceFile(0, entry.data_file, tuple(deletes), True, entry.sequence_number or 0)
     positions = DeletedRows(table.io, [source]).of(source).between(0, entry.data_file.record_count)
     return set(positions.tolist())

@@ -22,7 +22,7 @@ from lithify.cli.options.common import (
     STORE_OPTION,
     CommonOption,
 )
-from lithify.cli.options.of_kinds import Given, OptionOfKind
+from lithify.cli.options.of_kinds import Given, OptionOfKind, panel_of
 from lithify.cli.options.settings import load_settings, set_up_logs_of
 from lithify.cli.running import errors, print_shown
 from lithify.datasets.options import KindOption
@@ -74,9 +74,10 @@ class CommandContext:
 
         return Fleet(url, settings=self.config)
 
-    def show(self, shown: Shown) -> None:
-        """Print a command's output, for programs or for people."""
-        print_shown(shown, self.as_json)
+    def show(self, shown: Shown, most: int | None = None) -> None:
+        """Print a command's output, for programs or for people; for people at most `most` lines of one
+        kind."""
+        print_shown(shown, self.as_json, most)
 
 
 def command(
@@ -118,7 +119,7 @@ def command(
         for own in _own_parameters(function):
             parameters += [*map(_parameter, before.get(own.name, ())), own]
         parameters += [_parameter(option) for option in common if option not in placed]
-        parameters += [_parameter(option) for _, option in of_kinds]
+        parameters += [_parameter(option, panel_of(kind)) for kind, option in of_kinds]
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -134,12 +135,13 @@ def _own_parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
     return [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
 
 
-def _parameter(option: CommonOption | KindOption) -> inspect.Parameter:
+def _parameter(option: CommonOption | KindOption, panel: str | None = None) -> inspect.Parameter:
     declared = typer.Option(
         option.flag,
         metavar=option.metavar,
         help=option.help,
         show_default=False,
+        rich_help_panel=panel,
         autocompletion=option.complete if isinstance(option, CommonOption) else None,
     )
     kind = option.type if option.type is bool else option.type | None

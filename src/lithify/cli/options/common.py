@@ -24,8 +24,14 @@ Urls = Annotated[
 ]
 Png = Annotated[
     Path | None,
-    typer.Option("--png", metavar="FILE", help="Draw the timeline to this file."),
+    typer.Option(
+        "--picture",
+        "--png",
+        metavar="FILE",
+        help="Draw the timeline to this file: SVG, or PNG with matplotlib.",
+    ),
 ]
+All = Annotated[bool, typer.Option("--all", help="Show all parts, not only the twenty most urgent ones.")]
 Full = Annotated[
     bool,
     typer.Option(

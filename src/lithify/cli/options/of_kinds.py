@@ -54,6 +54,11 @@ class Given:
         return CommandArgs(full, {name: value for name, value in self.values.items() if name in names})
 
 
+def panel_of(kind: Registered) -> str:
+    """Return the title, in help, of the options that only this kind has."""
+    return f"Options for {kind.plural}"
+
+
 def options_of_kinds(command: str) -> list[OptionOfKind]:
     """Return the options that kinds define for a command."""
     return [

@@ -137,7 +137,7 @@ def translated(what: str) -> Iterator[None]:
     except CommitFailedException as error:
         raise VersionConflict(f"{what}: another writer committed first: {error}") from error
     except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise DatasetNotFound(f"{what}: the table does not exist; check the URL: {error}") from error
+        raise DatasetNotFound(f"{what}: the table does not exist") from error
     except NotInstalledError as error:
         raise Refused(f"{what}: {error}") from error
     except ValidationError as error:

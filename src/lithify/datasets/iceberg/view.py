@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,7 @@ from lithify.datasets.iceberg.maintenance.own_state import lost_text
 from lithify.datasets.iceberg.maintenance.plan_details import PlanDetails
 from lithify.datasets.iceberg.model import ChunkSpec, TableState
 from lithify.datasets.kind import DatasetRun
+from lithify.planning.timeline.model import TimelinePlan
 from lithify.protocol.proposal import Plan, Total
 from lithify.protocol.retained import Retained
 from lithify.protocol.status import Status
@@ -68,10 +70,23 @@ def left_json(state: TableState) -> list[Facts]:
     ]
 
 
-def _nothing(plan: Plan) -> str:
-    if plan.left_alone:
-        return "No data can be compacted now; these files are left alone:"
-    return "Nothing to compact now."
+def _verdict(state: TableState, plan: Plan, timeline: TimelinePlan) -> str:
+    """Return what the plan would do, in one sentence."""
+    if state.refusal:
+        return "The table cannot be compacted"
+    if not timeline.tasks:
+        return "No data can be compacted now" if plan.left_alone else "Nothing to compact now"
+    keys = {key for task in timeline.tasks for key in task.chunks}
+    chunks = [planned.chunk for planned in timeline.chunks if planned.chunk.key in keys]
+    files = {file for task in timeline.tasks for file in task.files}
+    after = sum(math.ceil(chunk.starting_bytes / state.policy.target_file_size_bytes) for chunk in chunks)
+    groups = len({chunk.key.group for chunk in chunks})
+    where = f" of {text.count(groups, 'partition')}" if groups > 1 else ""
+    size = text.size(sum(task.cost_bytes for task in timeline.tasks))
+    tasks = text.count(len(timeline.tasks), "task")
+    waiting = len(timeline.tasks) - len(plan.proposals) + sum(bool(p.after) for p in plan.proposals)
+    wait = f", of which {waiting:,} {'waits' if waiting == 1 else 'wait'}" if waiting else ""
+    return f"{text.count(len(files), 'file')}{where} to about {after:,}: {size} to rewrite in {tasks}{wait}"
 
 
 def show_plan(
@@ -101,10 +116,10 @@ def show_plan(
         "history": facts,
         "orphans": orphans_json(orphans),
     }
-    nothing = () if plan.proposals or state.refusal else (Line(_nothing(plan)),)
     said = notes([note for note in plan.notes if note != state.refusal])
     refused = show_refused(state)
-    return Shown(document, (timeline, *nothing, *refused, said, *blocks, *_show_orphans(orphans, now_ms)))
+    shown = (timeline, *refused, said, *blocks, *_show_orphans(orphans, now_ms))
+    return Shown(document, shown, _verdict(state, plan, timeline.plan))
 
 
 def _show_orphans(run: OrphanRun | None, now_ms: int) -> tuple[Block, ...]:
@@ -147,13 +162,13 @@ def show_run(run: DatasetRun) -> Shown:
     ended = (*result.dropped, *result.refused, *result.failures)
     blocks = (
         Table(
-            f"{len(result.committed)} compaction(s) in {run.seconds:.1f} s",
+            f"{text.count(len(result.committed), 'compaction')} in {run.seconds:.1f} s",
             columns("", ">files", ">bytes", ">rows", ">delete files"),
             [_row("before", before), _row("after", after)],
         ),
         Line(
             f"Read {text.size(totals.bytes_read)} and wrote {text.size(totals.bytes_written)} in "
-            f"{totals.ranges} task(s), {totals.cpu_s:.1f} s of processor time."
+            f"{text.count(totals.ranges, 'task')}, {totals.cpu_s:.1f} s of processor time."
         ),
         Lines(
             [Line(f.reason, text.short_id(f.compaction)) for f in ended],

@@ -202,18 +202,20 @@ def show_plan(url: str, snapshot: LogSnapshot, plan: Plan[LogSpec]) -> Shown:
         ],
         "notes": list(plan.notes),
     }
-    unknown = [name for name, folder in snapshot.partitions.items() if folder.configs is None]
-    newest_only: tuple[Block, ...] = ()
-    if plan.proposals and unknown:
-        newest_only = (Line(_NEWEST_ONLY),)
-    proposals: Block = Line("Nothing to compact.")
+    proposals: list[Block] = []
+    verdict = "Nothing to compact"
     if plan.proposals:
+        partitions = len({p.spec.partition for p in plan.proposals})
+        size = text.size(sum(p.cost_bytes for p in plan.proposals))
+        verdict = f"{text.count(partitions, 'partition')} of {len(found):,} to compact: {size} to read"
         rows = [
             (p.spec.partition, str(p.spec.step), text.size(p.cost_bytes), p.reason) for p in plan.proposals
         ]
         headings = columns("partition", "step", ">reads", "why")
-        proposals = Table("Would compact", headings, rows, of="proposals")
-    return Shown(document, (_table("Partitions", found), proposals, *newest_only, notes(plan.notes)))
+        proposals.append(Table("Would compact", headings, rows, of="proposals"))
+        if any(folder.configs is None for folder in snapshot.partitions.values()):
+            proposals.append(Line(_NEWEST_ONLY))
+    return Shown(document, (*proposals, _table("Partitions", found), notes(plan.notes)), verdict)
 
 
 def spec_json(spec: LogSpec) -> dict[str, Any]:
@@ -245,10 +247,10 @@ def show_run(run: DatasetRun) -> Shown:
     if dropped:
         said += "; dropped: " + ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in dropped.items())
     blocks = (
-        _table(f"{len(result.committed)} compaction(s) in {run.seconds:.1f} s", after),
+        _table(f"{text.count(len(result.committed), 'compaction')} in {run.seconds:.1f} s", after),
         Line(
             f"Read {text.size(totals.bytes_read)} and wrote {text.size(totals.bytes_written)} in "
-            f"{totals.ranges} task(s), {totals.cpu_s:.1f} s of processor time. {said}."
+            f"{text.count(totals.ranges, 'task')}, {totals.cpu_s:.1f} s of processor time. {said}."
         ),
         Lines(
             [Line(one.reason, text.short_id(one.compaction)) for one in (*result.refused, *result.failures)],

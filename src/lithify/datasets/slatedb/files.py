@@ -14,8 +14,9 @@ from typing import Any, TypeVar, cast
 
 from lithify.base.clock import Clock
 from lithify.base.concurrency import both
-from lithify.base.errors import Refused, Replaced
+from lithify.base.errors import DatasetNotFound, Refused, Replaced
 from lithify.base.ids import Ids
+from lithify.datasets.discovery import found_instead
 from lithify.datasets.slatedb.format.ledger import SlateLedger, decode_ledger, encode_ledger
 from lithify.datasets.slatedb.format.manifest import decode_manifest, encode_manifest, may_follow
 from lithify.datasets.slatedb.format.paths import (
@@ -40,6 +41,7 @@ class DatabaseFiles:
     ) -> None:
         self.url = url
         self._root = paths.root
+        self._store = store
         self._clock = clock
         self._rng = rng
         self._bond = Bond()
@@ -153,7 +155,13 @@ class DatabaseFiles:
         return changed, result
 
     def _manifest_of(self, version: Version | None) -> tuple[int, Manifest]:
-        check_whole(self.url, self._root, has_manifest=version is not None)
+        try:
+            check_whole(self.url, self._root, has_manifest=version is not None)
+        except DatasetNotFound as missing:
+            instead = found_instead(self._store, self._root)
+            if not instead:
+                raise
+            raise DatasetNotFound(f"{str(missing).removesuffix('; check the URL')}; {instead}") from missing
         assert version is not None
         before = self._decoded.get(self._manifests.folder)
         manifest = cast(Manifest, self._decode(self._manifests, version, decode_manifest))

@@ -153,8 +153,8 @@ class SlatedbSettings(OwnSection):
     )
     filter_policies: str | None = Field(
         default=None,
-        description="Names of the filters of outputs, separated by commas, such as _bf, or none; unset: as in "
-        "the newest input that has any",
+        description="Names of the filters of outputs, separated by commas, such as _bf, or none; unset: as "
+        "in the newest input that has any",
     )
     filter_bits_per_key: Annotated[int, BeforeValidator(no_truth), Field(ge=1, le=64)] | None = Field(
         default=None, description="Bits per key of filters; unset: as in the newest input that has any"

@@ -85,16 +85,30 @@ def show_plan(
     blocks: list[Block] = [] if timeline is None else [timeline]
     blocks += [
         _levels(manifest, ledger, plan),
+        *_proposals(plan),
         _shape_table("Shape", shape),
-        _proposals(plan),
         notes(plan.notes),
     ]
-    return Shown(document, tuple(blocks))
+    return Shown(document, tuple(blocks), _verdict(plan))
 
 
-def _proposals(plan: Plan) -> Block:
+def _verdict(plan: Plan) -> str:
+    """Return what the plan would do, in one sentence."""
     if not plan.proposals:
-        return Line("Nothing to compact.")
+        return "Nothing to compact"
+    specs = [proposal.spec for proposal in plan.proposals]
+    l0 = sum(len(spec.l0_view_ids) for spec in specs)
+    runs = sum(len(spec.sorted_runs) for spec in specs)
+    inputs = [text.count(n, noun) for n, noun in ((l0, "L0 SST"), (runs, "sorted run")) if n]
+    into = {(spec.segment, spec.destination) for spec in specs if isinstance(spec, TieredSpec)}
+    outputs = f" to {text.count(len(into), 'sorted run')}" if into else ""
+    size = text.size(sum(proposal.cost_bytes for proposal in plan.proposals))
+    return f"{text.joined(inputs)}{outputs}: {size} to read in {text.count(len(specs), 'compaction')}"
+
+
+def _proposals(plan: Plan) -> tuple[Block, ...]:
+    if not plan.proposals:
+        return ()
     rows = [
         (
             text.segment(proposal.spec.segment),
@@ -106,7 +120,7 @@ def _proposals(plan: Plan) -> Block:
         for proposal in plan.proposals
     ]
     headings = columns("segment", "sources", "into run", "reads", "why")
-    return Table("Would compact", headings, rows, of="proposals")
+    return (Table("Would compact", headings, rows, of="proposals"),)
 
 
 def _levels(manifest: Manifest, ledger: SlateLedger, plan: Plan) -> Levels:
@@ -217,7 +231,7 @@ def show_run(run: DatasetRun) -> Shown:
     blocks = (
         _comparison(before, after),
         Line(
-            f"{len(result.committed)} compaction(s) in {totals.ranges} range(s): "
+            f"{text.count(len(result.committed), 'compaction')} in {text.count(totals.ranges, 'range')}: "
             f"read {text.size(totals.bytes_read)}, "
             f"wrote {text.size(totals.bytes_written)} in {run.seconds:.1f} s ({speed}/s); "
             f"write amplification {text.ratio(amplification)}."

@@ -104,6 +104,7 @@ class Requests(Direct):
         self._outages = Outages(url, waiting, self._clock, known)
         self._traffic = Traffic(self._clock)
         self._has_answered = False
+        self._outages.limit_s = self._max_wait_s
         self._is_asking = False
         """Whether a probe on behalf of a watch is running."""
 
@@ -208,7 +209,7 @@ class Requests(Direct):
             else:
                 since_s = failed_s
             is_silent = for_s >= least_patience_s(size_bytes)
-            is_over = is_silent and now_s - since_s >= self.policy.max_wait_s
+            is_over = is_silent and now_s - since_s >= self._max_wait_s
             if is_over or for_s >= self._limit_s:
                 raise StoreUnavailable(f"{self.url}: no answer for {for_s:.0f} s", SILENCE)
 
@@ -243,7 +244,7 @@ class Requests(Direct):
                 self._end(waiter, error)
                 raise
             else:
-                self._has_answered = True
+                self._note_answer()
                 self._outages.answered(waiter)
                 return answer
             try:
@@ -255,11 +256,21 @@ class Requests(Direct):
     def _end(self, waiter: object, error: BaseException) -> None:
         """End a request. Any error except an interrupt is an answer of the store."""
         if isinstance(error, Exception):
-            self._has_answered = True
+            self._note_answer()
             self._traffic.got_on()
             self._outages.answered(waiter)
         else:
             self._outages.leaves(waiter)
+
+    def _note_answer(self) -> None:
+        if not self._has_answered:
+            self._has_answered = True
+            self._outages.limit_s = self._max_wait_s
+
+    @property
+    def _max_wait_s(self) -> float:
+        unanswered_max_s = math.inf if self._has_answered else self._waiting.unanswered_max_s
+        return min(self.policy.max_wait_s, unanswered_max_s)
 
     def _pause_s(self, tries: int, waited_s: float, error: StoreUnavailable) -> float | None:
         if self._outages.is_given_up:
@@ -267,7 +278,8 @@ class Requests(Direct):
         is_outage = self._has_answered and error.cause in UNREACHED
         is_doubtful = error.is_doubtful and not is_outage
         failure = RequestFailure.DOUBTFUL if is_doubtful else RequestFailure.PASSING
-        return self.policy.pause_s(tries, waited_s, failure, self._rng)
+        policy = replace(self.policy, max_wait_s=self._max_wait_s)
+        return policy.pause_s(tries, waited_s, failure, self._rng)
 
     def _sleep(self, pause_s: float, waiter: object, since_s: float, first: StoreUnavailable) -> None:
         left_s = pause_s

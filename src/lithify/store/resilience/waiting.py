@@ -13,6 +13,7 @@ a service share this knowledge of a store (`StoreOutage`).
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ def log_waiting(event: Event) -> None:
     """Log an event as a sentence; the default observer."""
     match event:
         case WaitingForStore(url=url, since_s=since_s, cause=cause):
-            _log.log(event.level, "waiting for %s for %.0f s: %s", _named(url), since_s, cause)
+            limit = event.limit
+            _log.log(event.level, "waiting for %s for %.0f s%s: %s", _named(url), since_s, limit, cause)
         case StoreBack(url=url, waited_s=waited_s):
             _log.log(event.level, "%s is available again, after %.0f s", _named(url), waited_s)
         case _:
@@ -65,6 +67,8 @@ class WaitPolicy:
     up then fail at once, while a thread probes whether the store is back."""
     tasks_max_s: float = DEFAULT_WAIT_S
     """`max_s` for tasks, which have no other work."""
+    unanswered_max_s: float = math.inf
+    """`max_s` until the store has answered for the first time: it is probably named wrongly."""
     is_shared: bool = False
     """Whether everything opened with this policy in one store shares connections: for processes with
     thousands of datasets. The policy must be hashable then."""
@@ -103,6 +107,8 @@ class Outages:
         self._clock = clock
         self._lock = threading.Lock()
         self._waiters: set[object] = set()
+        self.limit_s = waiting.max_s
+        """When requests give up, for reports."""
         self._since_s: float | None = None
         self._next_s = FIRST_AFTER_S
         """Duration of the outage at the next report."""
@@ -130,7 +136,8 @@ class Outages:
             self._is_told = True
             self._next_s = away_s + min(max(away_s, FIRST_AFTER_S), MAX_PAUSE_S)
             # Under the lock, so that it is never reported after the outage's end.
-            self._waiting.tell(WaitingForStore(self._waiting.dataset, self._url, away_s, cause))
+            limit_s = None if self._waiting.comes_back or math.isinf(self.limit_s) else self.limit_s
+            self._waiting.tell(WaitingForStore(self._waiting.dataset, self._url, away_s, cause, limit_s))
 
     def gives_up(self, waiter: object, cause: str) -> bool:
         """Record that a waiting request has given up. Return whether the caller must start probing for the

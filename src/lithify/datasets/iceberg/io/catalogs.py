@@ -10,9 +10,10 @@ with the settings of the table's file access.
 
 from __future__ import annotations
 
+import difflib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import unquote
@@ -24,7 +25,7 @@ from pyiceberg.exceptions import NoSuchPropertyException
 from pyiceberg.table import Table
 
 from lithify.base.concurrency import each_of
-from lithify.base.errors import CorruptObject, Refused, Unsupported
+from lithify.base.errors import CorruptObject, DatasetNotFound, Refused, Unsupported
 from lithify.datasets.iceberg.errors import said, undecoded
 from lithify.datasets.iceberg.format import nano_defaults as nano_defaults
 from lithify.datasets.iceberg.io.catalog_requests import asked_catalog, catalog_url, opened
@@ -40,6 +41,8 @@ SCHEME = "iceberg://"
 TESTED_PYICEBERG = "0.12."
 """The tested version of PyIceberg. Manifests are read and written through parts that a new minor version may
 change."""
+
+_NAMES_SHOWN = 5
 
 AnswerT = TypeVar("AnswerT")
 
@@ -133,10 +136,11 @@ def _new(name: str, given: dict[str, str], waiting: WaitPolicy) -> Catalog:
         let_wait(catalog, waiting)
         return catalog
     except (ValueError, NoSuchPropertyException) as error:
-        raise Refused(
-            f"catalog {name} cannot be opened; describe it in .pyiceberg.yaml, in PYICEBERG_CATALOG__"
-            f"{re.sub('[^A-Z0-9]', '_', name.upper())}__URI, or give its properties: {error}"
-        ) from error
+        variable = f"PYICEBERG_CATALOG__{re.sub('[^A-Z0-9]', '_', name.upper())}__URI"
+        where = f"with --store-option uri=…, in {variable}, or in .pyiceberg.yaml"
+        if str(error).startswith("URI missing"):
+            raise Refused(f"catalog {name} is not configured: give its URI {where}") from error
+        raise Refused(f"catalog {name} cannot be opened; give its properties {where}: {error}") from error
 
 
 def _settle_endpoints(catalog: Catalog) -> None:
@@ -165,9 +169,33 @@ def _loaded(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     what = f"table {'.'.join(identifier)}"
     try:
         return asked_catalog(catalog, what, lambda: catalog.load_table(identifier))
+    except DatasetNotFound as error:
+        raise DatasetNotFound(f"{error}; {_names_beside(catalog, identifier)}") from error
     except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
         reason = f"its metadata do not decode: {type(error).__name__}: {said(error)}"
         raise undecoded(what, error, reason) from error
+
+
+def _names_beside(catalog: Catalog, identifier: tuple[str, ...]) -> str:
+    """Return the names of a catalog that the operator may have meant in place of a missing table."""
+    *namespace, name = identifier
+    try:
+        parents = [".".join(found) for found in catalog.list_namespaces(tuple(namespace[:-1]))]
+        if ".".join(namespace) not in parents:
+            known = _listed(parents, namespace[-1])
+            return f"catalog {catalog.name} has no namespace {'.'.join(namespace)}, but {known}"
+        tables = [found[-1] for found in catalog.list_tables(tuple(namespace))]
+    except Exception:  # advice about an error that counts more; catalogs raise anything here
+        return "check the URL"
+    return f"namespace {'.'.join(namespace)} of catalog {catalog.name} has {_listed(tables, name)}"
+
+
+def _listed(names: Sequence[str], wanted: str) -> str:
+    """Return a few of the names, those most like `wanted` first."""
+    near = difflib.get_close_matches(wanted, names, _NAMES_SHOWN)
+    shown = list(dict.fromkeys([*near, *sorted(names)]))[:_NAMES_SHOWN]
+    more = f" and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
+    return f"{', '.join(shown)}{more}" if shown else "none"
 
 
 def store_of(table: Table) -> tuple[ObjectStore, str]:

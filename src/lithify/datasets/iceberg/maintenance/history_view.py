@@ -237,18 +237,19 @@ def show_outlook(found: Outlook) -> tuple[Block, ...]:
 
 
 def _outcome(found: Expiry) -> Line:
-    done = f"{len(found.expired)} snapshots"
+    done = text.count(len(found.expired), "snapshot")
     if found.refs:
-        done += f" and {len(found.refs)} branches or tags"
+        done += f" and {text.count(len(found.refs), 'branch or tag', 'branches or tags')}"
     if found.outcome is ExpiryOutcome.EXPIRED:
         verb = "would be expired" if found.dry_run else "expired"
-        return Line(f"{done} {verb}; {found.snapshots} are left.")
+        are = "is" if found.snapshots == 1 else "are"
+        return Line(f"{done} {verb}; {found.snapshots} {are} left.")
     if found.outcome is ExpiryOutcome.NOTHING_TO_DO:
-        return Line(f"Nothing to expire; the table has {found.snapshots} snapshots.")
+        return Line(f"Nothing to expire; the table has {text.count(found.snapshots, 'snapshot')}.")
     if found.outcome is ExpiryOutcome.REF_LOST:
         return Line(f"{done} expired, but {found.why}.", "Ref lost:", is_bad=True)
     if found.outcome is ExpiryOutcome.NOT_ALONE:
         verb = "would be expired" if found.dry_run else "expired"
         return Line(f"{done} {verb}, but no file is deleted: {found.why}.", "Not alone:", is_bad=True)
     lead = found.outcome.value.replace("_", " ").capitalize()
-    return Line(f": {found.why}. Nothing was expired.", lead, is_bad=found.outcome not in DONE)
+    return Line(f"{found.why}. Nothing was expired.", f"{lead}:", is_bad=found.outcome not in DONE)

@@ -49,13 +49,13 @@ def _shown(url: str, found: Rewriting, counts: dict[str, Any], lines: tuple[Line
     }
     if not found.is_done:
         lead = found.outcome.value.replace("_", " ").capitalize()
-        lines = (Line(f": {found.why}. Nothing was rewritten.", lead, is_bad=True),)
+        lines = (Line(f"{found.why}. Nothing was rewritten.", f"{lead}:", is_bad=True),)
     return Shown(document, (*lines, notes(found.notes)))
 
 
 def _deletes_line(found: RewritingDeletes, removed_bytes: int) -> Line:
     if found.outcome is RewriteOutcome.NOTHING_TO_DO:
-        return Line(f"Nothing to rewrite; the table has {found.delete_files:,} delete files.")
+        return Line(f"Nothing to rewrite; the table has {text.count(found.delete_files, 'delete file')}.")
     merged = len(found.removed) - found.dangling
     new = f"about {found.would_add:,}" if found.dry_run else f"{len(found.added):,}"
     would = "would be " if found.dry_run else ""
@@ -67,8 +67,9 @@ def _deletes_line(found: RewritingDeletes, removed_bytes: int) -> Line:
 
 def _manifests_lines(found: RewritingManifests) -> tuple[Line, ...]:
     if found.outcome is RewriteOutcome.NOTHING_TO_DO:
-        return (Line(f"Nothing to rewrite; the table has {found.manifests:,} manifests."),)
+        return (Line(f"Nothing to rewrite; the table has {text.count(found.manifests, 'manifest')}."),)
     does = "would be rewritten as about" if found.dry_run else "rewritten as"
-    done = Line(f"{found.rewritten:,} manifests {does} {found.added:,}; {found.manifests:,} are left.")
+    rewritten, are = text.count(found.rewritten, "manifest"), "is" if found.manifests == 1 else "are"
+    done = Line(f"{rewritten} {does} {found.added:,}; {found.manifests:,} {are} left.")
     why = ", ".join(f"{count:,} {reason.value}" for reason, count in found.plan.reasons.items())
     return done, Line(f"Why: {why}.")
