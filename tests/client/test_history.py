@@ -144,7 +144,7 @@ def test_expire_says_what_stands_in_the_way(settings: dict[str, str], tmp_path: 
     asked(settings, "readers", "drop", URL, "r")
     result = invoke("expire", URL, "--older-than", "2100-01-01", *store)
     assert result.exit_code == 0
-    assert "2 snapshots expired; 1 are left." in result.stdout
+    assert "2 snapshots expired; 1 is left." in result.stdout
     assert "are kept for 1h" in result.stdout
 
 

@@ -64,7 +64,7 @@ class _Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse arguments. Without any, show the first screen of help."""
         words = list(takewhile(lambda word: word != "--", args))
-        if "--help" in words or len(words) < 2:
+        if not ctx.resilient_parsing and ("--help" in words or len(words) < 2):
             from lithify.cli import help as help_screens
 
             help_screens.prepare(self, ctx, args)

@@ -76,7 +76,7 @@ def test_what_the_catalog_has_decided_is_not_asked_again(catalog: SqlCatalog) ->
     asked = list[Asked]()
     with far(catalog, lambda _: Fault.NONE, asked) as rest, pytest.raises(DatasetNotFound):
         load_table(rest, ("none", "such"))
-    assert [request.path.rpartition("/")[2] for request in asked] == ["config", "such"]
+    assert [request.path.rpartition("/")[2] for request in asked].count("such") == 1
 
 
 def test_nobody_listens_and_that_is_told_and_the_cause_named_at_the_end() -> None:

@@ -176,7 +176,7 @@ def test_an_expiry_stops_where_holds_and_readers_were_removed(table: Table, tmp_
         assert "lithify expire --accept-loss" in found.why
         (line, *_) = show_expiry("iceberg://test/db.events", found, 0).blocks
         assert isinstance(line, Line)
-        assert (line.lead, line.is_bad) == ("State lost", True)
+        assert (line.lead, line.is_bad) == ("State lost:", True)
     assert {snapshot_id: read(table, snapshot_id) for snapshot_id in ids_of(table)} == before
     left = [path.name for path in own_folder(table).rglob("*") if path.is_file()]
     assert sorted(left) == ["expiry-runs.json", "now"], "how it ended, and what time it is"

@@ -45,10 +45,10 @@ def micros(time: datetime) -> int:
 
 
 def read(task: RewriteTask) -> pa.Table:
-    """All rows of the task's range."""
+    """All rows of the task's range, without their origins."""
     reader = RangeReader(task)
-    files = reader.opened_ahead()
-    batches = [batch for source in task.sources for batch in reader.batches(source, files)]
+    files, names = reader.opened_ahead(), reader.arrow_schema.names
+    batches = [batch.select(names) for source in task.sources for batch in reader.batches(source, files)]
     return pa.Table.from_batches(batches, reader.arrow_schema)
 
 
