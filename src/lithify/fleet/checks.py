@@ -167,8 +167,8 @@ def _how_to_coordinate(url: str, rule: DatasetRule | None, fleet: str) -> str:
         )
     pattern = url if rule is None else rule.pattern
     return (
-        "if no process of the other system coordinates it any more (SlateDB: all are opened without "
-        f"compactor_options), lithify fleet take-over {fleet} '{pattern}'; else add it with "
+        "if no process of the other system coordinates it any more (SlateDB: all are opened with "
+        f"compactor_options null), lithify fleet take-over {fleet} '{pattern}'; else add it with "
         "--coordinated-by owner"
     )
 

@@ -247,8 +247,8 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
             return None
         return EpochHeld(
             f"a SlateDB coordinator has run on {self.url} (epoch {epoch}) and may still be running",
-            "If the process that holds the database was opened without compactor_options, or is closed, run "
-            "again with --take-over; if that coordinator may be alive, run only a worker: lithify worker "
+            "If the process that holds the database was opened with compactor_options null, or is closed, "
+            "run again with --take-over; if that coordinator may be alive, run only a worker: lithify worker "
             f"{self.url}",
         )
 
