@@ -125,7 +125,7 @@ DATA = {
     "service": "worker_heartbeat_timeout max_attempts collect_garbage store_wait keep_history",
     "slatedb": "l0_max_ssts max_concurrent_compactions scheduler_options enable_trivial_move "
     "checkpoint_lifetime max_sst_size min_filter_keys compression_codec block_size segments "
-    "garbage_collector_options",
+    "filter_prefixes filter_policies filter_bits_per_key garbage_collector_options",
     "iceberg": "properties garbage",
     "kafka": "min_cleanable_dirty_ratio min_compaction_lag max_compaction_lag delete_retention keep_unkeyed "
     "cleanup_policy newest_segment segment_bytes producer_id_expiration quiet_period copy_to live "

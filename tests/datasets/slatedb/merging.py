@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 from lithify.base.ids import RandomIds
 from lithify.datasets.slatedb.compaction.execute import run_merge
@@ -14,6 +13,7 @@ from lithify.datasets.slatedb.compaction.task import (
     SourceSst,
     SstOptions,
     TaskResult,
+    read_output,
     sst_key,
 )
 from lithify.datasets.slatedb.model import EVERYTHING, Codec, KeyRange, Sst
@@ -118,7 +118,7 @@ class Bench:
     def read(self, sst: Sst) -> SstFile:
         """An SST of the store, checked by the judge, whose info must be what the result says."""
         file = read_sst(self.store.get(sst_key(FOLDER, sst.id)))
-        said = replace(sst.info)
+        said = read_output(self.store, FOLDER, sst).info
         assert file.format_version == sst.format_version == 2
         assert (file.info.first_entry, file.info.last_entry) == (said.first_entry, said.last_entry)
         assert (file.info.index_offset, file.info.index_len) == (said.index_offset, said.index_len)
