@@ -133,7 +133,13 @@ DATA = {
 }
 """All that a catalog may set, as it was thought about: a new setting is not among them by itself."""
 
-VALUES = {"block_size": "4096", "keep_unkeyed": "true", "cleanup_policy": "compact"}
+VALUES = {
+    "filter_bits_per_key": "10",
+    "filter_prefixes": "3",
+    "block_size": "4096",
+    "keep_unkeyed": "true",
+    "cleanup_policy": "compact",
+}
 """Of settings that do not take their default as text."""
 
 

@@ -20,6 +20,7 @@ from lithify.api.wiring import warm_up
 for kind in all_registered():
     if kind.warm_up:
         warm_up(kind)
+import_module("lithify.parquet.kernel.warm_up").warm_up()  # no kind copies pages yet
 print(json.dumps([
     [module, name, len(getattr(import_module(module), name).signatures)]
     for module, name in json.loads(sys.argv[1])

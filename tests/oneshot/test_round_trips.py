@@ -69,7 +69,8 @@ def test_round_trips_of_a_first_run(url: str, s3: S3) -> None:
     assert shown(trips_of(url, s3)) == [
         "GET compactions.boundary, GET manifest.boundary, HEAD lease, LIST compactions, LIST manifest",
         "GET manifest",  # now it is planned
-        "8 × GET rows, PUT lease",  # the epoch is announced; the rows will travel with the task
+        "9 × GET rows",  # they will travel with the task; the index of one shows that blocks are readable
+        "PUT lease",  # the epoch is announced
         "HEAD lease, PUT manifest",  # and taken; the store says what time it is
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",  # claimed; said that it was taken
@@ -105,7 +106,8 @@ def test_what_is_too_much_to_travel_with_a_task_is_read_by_it(
 ) -> None:
     monkeypatch.setattr(split, "SENT_BYTES", 1_000)
     fill(url, s3)
-    assert shown(trips_of(url, s3))[2:8] == [
+    assert shown(trips_of(url, s3))[2:9] == [
+        "GET rows",
         "PUT lease",
         "HEAD lease, PUT manifest",
         "GET manifest.boundary, HEAD manifest",
@@ -133,8 +135,9 @@ def test_what_is_to_be_cut_is_read_while_the_epoch_is_taken(
     for module in (split, execute):
         monkeypatch.setattr(module, "SMALL_BYTES", 0)
     fill(url, s3)
-    assert shown(trips_of(url, s3))[2:7] == [
-        "9 × GET rows, PUT lease",  # all indexes, and the stats of the largest SST
+    assert shown(trips_of(url, s3))[2:8] == [
+        "10 × GET rows",  # all indexes, one of them twice, and the stats of the largest SST
+        "PUT lease",
         "HEAD lease, PUT manifest",
         "GET manifest.boundary, HEAD manifest",
         "PUT compactions, PUT lease",

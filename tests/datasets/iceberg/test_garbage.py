@@ -468,8 +468,8 @@ def test_a_file_that_is_named_just_before_it_is_deleted(
     catalog: SqlCatalog, tmp_path: Path, load: int
 ) -> None:
     """Whatever brings it back: a rollback by hand, an import. Seen in time it is kept, seen late it stops
-    everything. The first load opens the dataset, the second is checked before the store is asked for its time,
-    the third gives the places to list."""
+    everything. The first load opens the dataset, the second is checked before the store is asked for its
+    time, the third gives the places to list."""
     table = new_table(catalog)
     rows = fill(table)
     assert compact(dataset_of(table)).committed

@@ -8,6 +8,7 @@ from lithify.datasets.kafka.cleaning.segments import Cleaner
 from lithify.datasets.kafka.format.codecs import BatchCodec
 from lithify.datasets.kafka.format.kernel.ready import KERNEL
 from lithify.datasets.kafka.format.kernel.retaining import RemovalReason
+from lithify.datasets.kafka.format.legacy import upgraded
 from lithify.datasets.kafka.format.record_batches import decode, merged
 from lithify.datasets.kafka.format.transactions import fates
 from lithify.kernel.cache import all_is_compiled
@@ -22,6 +23,7 @@ _BATCH = bytes.fromhex(
 
 def warm_up() -> None:
     """Compile the kernel or load it from the cache; later calls in the process cost almost nothing."""
+    upgraded("warm-up", _BATCH)
     source = decode(_BATCH, "warm-up")
     what, _ = fates(source.batches, ())
     index(source, what, 8)
