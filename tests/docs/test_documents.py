@@ -189,6 +189,7 @@ def test_slatedbs_compactor_is_switched_off_as_shown(by: str, tmp_path: Path) ->
 
 def pinned(file: str, package: str) -> str:
     """The version of a package that the tests install."""
+    version: str
     (version,) = re.findall(rf"(?m)^{re.escape(package)}==(.+)$", (ROOT / file).read_text())
     return version
 

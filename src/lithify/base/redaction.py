@@ -65,6 +65,8 @@ def is_secret(name: str) -> bool:
     joined = "".join(words)
     if any(part in joined for part in _SECRET_PARTS) or not _SECRET_WORDS.isdisjoint(words):
         return True
+    if words[-2:] == ["per", "key"]:  # a number
+        return False
     return len(words) > 1 and any(word.endswith("key") for word in words) and words[-1] not in _HARMLESS_KEYS
 
 

@@ -102,7 +102,8 @@ class LogDataset(LogSteps):
             )
         self._layout.check_output(self.store, self.output_root)
         state = self.state()
-        return LogSnapshot(partitions, state, None if self.member is None else self.member.read())
+        group = None if self.member is None else self.member.read()
+        return LogSnapshot(partitions, state, group, refusal=self.refusal)
 
     def partitions(self) -> Mapping[str, PartitionFolder]:
         """List all partitions.
@@ -277,8 +278,8 @@ class LogDataset(LogSteps):
                 if found.next_step is Step.REWRITE:
                     reason = "; ".join((reason, *self._waits(snapshot, name)))
                 proposals.append(Proposal(spec, _LATER, cost_bytes, reason))
-        if self.refusal is not None and not any(one.refusal for one in snapshot.partitions.values()):
-            notes.append(f"{self.url}: {self.refusal}")
+        if snapshot.refusal is not None and not any(one.refusal for one in snapshot.partitions.values()):
+            notes.append(f"{self.url}: {snapshot.refusal}")
         ordered = sorted(proposals, key=lambda proposal: -proposal.priority)
         return Plan(tuple(ordered), tuple(notes))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from lithify.base.ids import Ulid, parse_ulid
@@ -45,6 +45,8 @@ class LogSnapshot:
     state: LogState
     group: GroupState | None = None
     """`None` if the log belongs to none."""
+    refusal: str | None = field(default=None, kw_only=True)
+    """Why the log can be planned and shown, but not compacted; `None` if it can."""
 
     def done(self, partition: str) -> tuple[Ulid, ...]:
         """Return the published steps for the partition as it is now."""

@@ -119,7 +119,7 @@ class LiveTopic(CutTopic):
             meant = live_part(folder, cut)
             if meant is not None:
                 partitions[name], cuts[name] = meant, cut
-        return LiveSnapshot(partitions, found.state, None, cuts, found.partitions)
+        return LiveSnapshot(partitions, found.state, None, cuts, found.partitions, refusal=found.refusal)
 
     # Planning
 
