@@ -379,7 +379,7 @@ MUTANTS = (
         "what was written to another dataset stays there",
         (rules.ANEW, rules.ONCE, rules.COMMITTING),
         ((VersionedFiles, "_take_back", _nothing),),
-        first_seed=5_010,
+        first_seed=5_012,
     ),
     Mutant(
         "a dataset that was made anew is not opened anew",

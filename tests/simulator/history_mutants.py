@@ -175,7 +175,7 @@ MUTANTS = (
         "a hold is put after the watermark was read",
         (rules.HOLDS,),
         ((ObjectHolds, "take", _look_then_hold),),
-        first_seed=5_064,
+        first_seed=5_180,
     ),
     Mutant(
         "holds are collected before the watermark is published",
@@ -250,7 +250,7 @@ MUTANTS = (
         "compactions of ours hold nothing",
         (rules.COMPACTED,),
         ((snapshot_pins, "_active", _nothing),),
-        first_seed=5_007,
+        first_seed=5_030,
     ),
     Mutant(
         "there is no grace period",
@@ -261,13 +261,13 @@ MUTANTS = (
         "what was written down counts as expired",
         (rules.GRACE, rules.LEFT),
         ((Pending, "confirm", _expired_as_written),),
-        first_seed=5_064,
+        first_seed=5_115,
     ),
     Mutant(
         "what the table names is not looked at again before files are deleted",
         (rules.NAMED, rules.REFS, rules.GRACE, rules.ENDS),
         ((expired_files, "Reached", _NothingIsReached),),
-        first_seed=5_007,
+        first_seed=5_040,
     ),
     Mutant(
         "what was written down is dropped when the answer to the commit is lost",
@@ -299,7 +299,7 @@ MUTANTS = (
         "who holds a snapshot does not hold what was made of it",
         (rules.HOLDS, rules.READERS),
         ((expire, "and_descendants", _themselves),),
-        first_seed=5_030,
+        first_seed=5_115,
     ),
     Mutant(
         "what the folder does not have is not needed",

@@ -159,7 +159,7 @@ MUTANTS = (
         "one dataset that fails makes all rest",
         (rules.IDLE,),
         ((Rest, "lasts", _all_rest),),
-        first_seed=5_025,
+        first_seed=5_044,
     ),
     Mutant(
         "one dataset in quarantine takes all with it",
