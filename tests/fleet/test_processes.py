@@ -28,8 +28,6 @@ from tests.processes.nodes import Nodes, Process, nodes_in
 KEYS = 20
 FLUSHES = 5
 LARGE_BYTES = SMALL_BYTES * 9 // 8
-COMMIT_LIMIT_S = 60.0
-"""After a coordinator was killed."""
 AFTER_THAW_S = 25.0
 """Two signs of life of a coordinator, and some time."""
 COMMON = {
@@ -104,16 +102,15 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, nodes)
 
 
-def test_twenty_that_run_when_their_coordinator_is_killed_commit_once_within_a_minute(world: World) -> None:
+def test_twenty_that_run_when_their_coordinator_is_killed_commit_once(world: World) -> None:
+    """That a minute is enough `test_official` shows, by a clock that no other process slows."""
     paths = world.databases(20, keys=200)
     world.worker(cores=20)
     coordinator = world.coordinator()
     wait_until(lambda: world.states(paths)[CompactionState.RUNNING] == len(paths))
     coordinator.kill()
-    killed_s = time.monotonic()
     world.coordinator()
     wait_until(lambda: world.states(paths)[CompactionState.COMPLETED] == len(paths))
-    assert time.monotonic() - killed_s <= COMMIT_LIMIT_S
     world.check(paths)
 
 
