@@ -139,7 +139,7 @@ class Api:
 
 
 def _without_verdict(summary: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in summary.items() if name not in ("verdict", "level")}
+    return {name: value for name, value in summary.items() if name != "verdict"}
 
 
 def _ids(body: bytes) -> list[str]:

@@ -47,8 +47,6 @@ class Summary:
     """A dataset in one line, and as an entry of `/api/datasets`."""
 
     url: str
-    level: str
-    """One of `DatasetLevel`."""
     state: str
     """One or two words."""
     coordinator: str
@@ -90,7 +88,6 @@ def summary_of(url: str, found: Status, of_fleet: str = "") -> Summary:
     verdict = judge(url, found, of_fleet=of_fleet)
     return Summary(
         url=found.url,
-        level=verdict.level.value,
         state=_state(found, len(running)),
         coordinator=found.coordinator.says,
         coordinator_is_alive=found.coordinator.is_alive,

@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lithify.planning.fleet.overdue import is_near_limit
 from lithify.protocol.attempts import FailedAttempt
 from lithify.protocol.model import CompactionState
 from lithify.protocol.presence import Presence
 from lithify.protocol.status import CompactionStatus, Status
 from lithify.views import text
 
-NEAR = 0.75
-"""The share of a backlog's limit from which on it is a warning."""
 MAX_FAILURES = 5
 """Failures that are concerns of their own; the others are counted."""
 
@@ -125,13 +124,9 @@ def outlook(found: Status, pace: float | None) -> tuple[str, ...]:
 def _work(found: Status) -> str:
     running = sum(c.state is CompactionState.RUNNING for c in found.compactions)
     waiting = len(found.compactions) - running + len(found.plan.proposals)
-    parts = [f"{running} {_plural(running, 'compaction')} under way"] if running else []
-    parts += [f"{waiting} {_plural(waiting, 'compaction')} waiting"] if waiting else []
+    parts = [f"{text.count(running, 'compaction')} under way"] if running else []
+    parts += [f"{text.count(waiting, 'compaction')} waiting"] if waiting else []
     return f"{' and '.join(parts)}, {text.size(work_bytes(found))} left to read"
-
-
-def _plural(count: int, noun: str) -> str:
-    return noun if count == 1 else f"{noun}s"
 
 
 def _concerns(url: str, found: Status, of_fleet: str) -> Iterator[Concern]:
@@ -155,7 +150,7 @@ def _stalls(found: Status, more_workers: str) -> Iterator[Concern]:
         full = f"{one.waiting} of {one.limit} wait in {one.unit}"
         if one.stall_ms == 0:
             yield Concern(True, f"The writer stalls: {full}", "add a worker", more_workers)
-        elif one.limit and one.waiting >= NEAR * one.limit and not found.compactions:
+        elif is_near_limit(one) and not found.compactions:
             when = "" if one.stall_ms is None else f", and its writer stalls in {text.duration(one.stall_ms)}"
             do = "start a worker if none is free"
             yield Concern(False, f"Near its limit with nothing under way: {full}{when}", do, more_workers)
@@ -169,7 +164,7 @@ def _compaction(found: Status, one: CompactionStatus, serve: str) -> Iterator[Co
         do = "a coordinator gives it to another worker; start one if none runs"
         yield Concern(True, f"The worker of {name} is silent", do, serve, since_ms)
     elif one.attempts:
-        tried = f"{one.attempts} {_plural(one.attempts, 'attempt')} of {name} failed: {one.last_failure}"
+        tried = f"{text.count(one.attempts, 'attempt')} of {name} failed: {one.last_failure}"
         yield Concern(False, tried, "it is retried; mend the cause if the same reason comes again")
 
 
@@ -199,7 +194,7 @@ def _failures(url: str, found: Status) -> Iterator[Concern]:
 
 def _failure(url: str, failure: FailedAttempt) -> Concern:
     unit = f" of {failure.unit}" if failure.unit else ""
-    tried = f" after {failure.attempts} {_plural(failure.attempts, 'attempt')}" if failure.attempts else ""
+    tried = f" after {text.count(failure.attempts, 'attempt')}" if failure.attempts else ""
     says = f"Compaction {text.short_id(failure.compaction)}{unit} was given up{tried}: {failure.reason}"
     retry = command("retry", url, text.short_id(failure.compaction))
     return Concern(True, says, advice(failure), retry, failure.at_ms)

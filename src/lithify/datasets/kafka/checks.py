@@ -45,7 +45,7 @@ def check_log(
         return
     partitions = found.snapshot.partitions.values()
     segments = sum(len(folder.segments) for folder in partitions)
-    what = f"{_count(len(partitions), 'partition')}, {_count(segments, 'segment')}"
+    what = f"{text.count(len(partitions), 'partition')}, {text.count(segments, 'segment')}"
     if dataset.refusal is not None:
         yield warning("log", f"{what}; it {dataset.refusal}", "see lithify plan")
         return
@@ -173,7 +173,7 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
             "compact it once, so that it joins; if it is too late to join, copy it again from a member",
         )
         return
-    yield ok("group", f"{member.name} is one of {_count(len(group.members), 'member')}")
+    yield ok("group", f"{member.name} is one of {text.count(len(group.members), 'member')}")
     silent = [name for name, one in group.members.items() if one.role is GroupRole.COPY and not one.marks]
     for name in sorted(silent):
         yield warning(
@@ -195,7 +195,3 @@ def _check_group(dataset: LogDataset, snapshot: LogSnapshot, now_ms: int) -> Ite
 
 def _have(names: Collection[str]) -> str:
     return "has" if len(names) == 1 else "have"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -55,13 +55,13 @@ def check_whole(table: Table, known: KnownState | None, dataset: IcebergDataset)
         raise dataset.lineage.refusal(known, "nothing is deleted")
 
 
-def deletion_now_ms(dataset: IcebergDataset, clock: Clock, *, dry_run: bool) -> int:
+def deletion_now_ms(dataset: IcebergDataset, table: Table, clock: Clock, *, dry_run: bool) -> int:
     """Return the time from which the age of files counts: the store's, or this machine's in a dry run, which
     writes nothing.
 
     Asking the store for its time writes an object. Therefore a table that must not be changed is refused
     before it."""
-    check_deletable(dataset.load().metadata, dataset.url)
+    check_deletable(table.metadata, dataset.url)
     return clock.now_ms() if dry_run else store_now_ms(dataset.store, dataset.time_key)
 
 

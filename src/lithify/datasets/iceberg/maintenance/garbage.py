@@ -180,7 +180,7 @@ class _Collection:
         self._store = dataset.store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, RandomIds())
         self._watermark = ThresholdFiles(dataset.store, dataset.own_folder, clock, RandomIds())
-        self._now_ms = deletion_now_ms(dataset, clock, dry_run=options.dry_run)
+        self._now_ms = deletion_now_ms(dataset, dataset.load(), clock, dry_run=options.dry_run)
         self._doubt_ms = CLOCKS_APART_MS if dataset.is_state_elsewhere else 0
         self._before_ms = self._now_ms - options.min_age_ms - self._doubt_ms
         self._deleting = Deleting()

@@ -152,7 +152,8 @@ class _Run:
         self._tell = tell
         self._store = dataset.table_store
         self._pending = Pending(dataset.store, dataset.own_folder, clock, ids)
-        now_ms = deletion_now_ms(dataset, clock, dry_run=options.dry_run)
+        table = dataset.load()
+        now_ms = deletion_now_ms(dataset, table, clock, dry_run=options.dry_run)
         self._now_ms = now_ms
         self._marks = frozenset[str]()
         self._since_ms: int | None = None
@@ -165,7 +166,7 @@ class _Run:
                 "choose an age of at least a day"
             )
         self._found = Orphans(options.dry_run, older_than_ms)
-        location = dataset.load().location()
+        location = table.location()
         self._place = place_of(location)
         self._is_local = is_local(location)
         self._follow = followed_by_folder()

@@ -41,6 +41,7 @@ from lithify.datasets.kafka.format.kernel.layout import (
 from lithify.datasets.kafka.format.record_batches import rebased
 from lithify.datasets.kafka.layouts.cluster_metadata import read_metadata
 from lithify.datasets.kafka.layouts.contract import ObjectChunk, PartitionFolder, Segment, fingerprint_of
+from lithify.datasets.kafka.layouts.topic_settings import is_compacted
 from lithify.store.keys import join
 from lithify.store.objects import ObjectMeta, ObjectStore
 
@@ -149,7 +150,7 @@ class ObjectTopic:
     @property
     def refusal(self) -> str | None:
         policy = read_metadata(self._store, self._root).topic.configs.get("cleanup.policy", "delete")
-        if "compact" in [one.strip() for one in policy.split(",")]:
+        if is_compacted(policy):
             return None
         return (
             f"has cleanup.policy {policy}, so its older records must be kept; to compact it, set that to "

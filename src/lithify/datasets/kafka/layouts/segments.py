@@ -40,7 +40,7 @@ from lithify.base.concurrency import each_of
 from lithify.base.errors import CorruptObject, DatasetNotFound, Refused
 from lithify.datasets.kafka.cleaning.retention import NO_BOUND
 from lithify.datasets.kafka.format.kernel.headers import whole_batches
-from lithify.datasets.kafka.format.kernel.layout import HEADER_BYTES, MAX_OFFSET_DELTA
+from lithify.datasets.kafka.format.kernel.layout import HEADER_BYTES, MAX_OFFSET_DELTA, Records
 from lithify.datasets.kafka.format.record_batches import headers
 from lithify.datasets.kafka.format.transactions import AbortedTransaction
 from lithify.datasets.kafka.layouts.contract import (
@@ -60,7 +60,7 @@ from lithify.datasets.kafka.layouts.high_watermarks import (
 from lithify.datasets.kafka.layouts.metadata_log import METADATA_FOLDER, METADATA_TOPIC, MetadataLog
 from lithify.datasets.kafka.layouts.objects import chunks_of
 from lithify.datasets.kafka.layouts.segment_indexes import IndexBuilder, markers_of
-from lithify.datasets.kafka.layouts.topic_settings import OwnSettings
+from lithify.datasets.kafka.layouts.topic_settings import OwnSettings, is_compacted
 from lithify.store.keys import join
 from lithify.store.local import real_key
 from lithify.store.objects import FolderListing, ObjectMeta, ObjectStore
@@ -155,7 +155,7 @@ class SegmentFolders:
         policy = configs.get("cleanup.policy")
         if policy is None:
             return f"has no cleanup.policy, and the default of brokers is delete; {advice}"
-        if "compact" in [one.strip() for one in policy.split(",")]:
+        if is_compacted(policy):
             return ""
         return f"has cleanup.policy {policy}, so its older records must be kept; {advice}"
 
@@ -354,7 +354,9 @@ class SplitWriter:
                 self._writer = SegmentWriter(self._store, self._folder, first)
                 continue
             count = max(count, 1)  # a batch that is too large alone is refused
-            self._writer.write(view[start : ends[count - 1]], aborted)
+            part = batches[:count].copy()
+            part["position"] -= start
+            self._writer.append(part, view[start : ends[count - 1]], aborted)
             batches, ends = batches[count:], ends[count:]
 
     def close(self) -> tuple[Segment, ...]:
@@ -382,9 +384,13 @@ class SegmentWriter:
 
     def write(self, data: bytes | memoryview, aborted: tuple[AbortedTransaction, ...]) -> None:
         """Append whole batches, and index those aborted transactions whose markers are among them."""
-        if not data:
-            return
-        batches = headers(data, self.key)
+        if data:
+            self.append(headers(data, self.key), data, aborted)
+
+    def append(
+        self, batches: Records, data: bytes | memoryview, aborted: tuple[AbortedTransaction, ...]
+    ) -> None:
+        """Append batches whose headers are known already, so that checksums are not computed twice."""
         self._indexes.add(batches)
         self._indexes.add_aborted(markers_of(batches, aborted))
         self._writer.write(data)

@@ -49,6 +49,11 @@ class OwnSettings:
         )
 
 
+def is_compacted(policy: str) -> bool:
+    """Return whether a topic with this `cleanup.policy` is compacted, perhaps beside being deleted by age."""
+    return "compact" in [one.strip() for one in policy.split(",")]
+
+
 def _milliseconds(configs: Mapping[str, str], name: str) -> int | None:
     found = _number(configs, name, _WHOLE)
     return None if found is None else min(int(found), _MOST_MS)
