@@ -35,7 +35,7 @@ from lithify.datasets.iceberg.compaction.conflict_groups import Component
 from lithify.datasets.iceberg.compaction.row_map import read_row_map, rows_of
 from lithify.datasets.iceberg.compaction.support_checks import Refusals
 from lithify.datasets.iceberg.compaction.task import SourceFile, without_statistics
-from lithify.datasets.iceberg.compaction.writer import KnownPartition
+from lithify.datasets.iceberg.compaction.writer import path_in_partition
 from lithify.datasets.iceberg.deletes.deleted_rows import DeletedPositions, DeletedRows
 from lithify.datasets.iceberg.deletes.position_deletes import MAX_READERS, Positions, write
 from lithify.datasets.iceberg.deletes.vectors import DeletionVector, NewVector, write_vectors
@@ -188,20 +188,17 @@ def write_moved(table: Table, moved: Sequence[MovedDeletes], started: list[str])
     """Write the deletes of outputs and return their descriptions for a manifest. The paths of new files are
     added to `started` before they are written."""
     prefix = manifest_prefix(mark_of(table.metadata), uuid.uuid4().hex)
-    locations = locations_of(table.metadata, table.io.properties)
     if table.metadata.format_version > 2 and moved:
+        locations = locations_of(table.metadata, table.io.properties)
         path = locations.new_data_location(f"{prefix}-deletes-0.puffin")
         started.append(path)
         vectors = (NewVector(m.path, DeletionVector.of(m.rows), m.spec_id, m.partition) for m in moved)
         with translated(f"writing {path}"):
             return write_vectors(table.io, path, vectors)
-    options, specs = delete_options(properties_of(table.metadata)), table.metadata.specs()
+    options = delete_options(properties_of(table.metadata))
 
     def writing(number: int, one: MovedDeletes) -> Callable[[], DataFile]:
-        spec = specs[one.spec_id]
-        key = KnownPartition([], spec, table.metadata.schema(), one.partition)
-        name = f"{prefix}-deletes-{number}.parquet"
-        path = locations.new_data_location(name, None if spec.is_unpartitioned() else key)
+        path = path_in_partition(table, f"{prefix}-deletes-{number}.parquet", one.spec_id, one.partition)
         started.append(path)
         rows = Positions([one.path], np.zeros(len(one.rows), np.int32), one.rows)
 

@@ -21,6 +21,7 @@ from pyiceberg.io import OutputFile
 from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from lithify.base import concurrency
@@ -29,6 +30,7 @@ from lithify.datasets.iceberg.compaction.row_map import RowMapWriter, checksum, 
 from lithify.datasets.iceberg.compaction.task import RewriteTask
 from lithify.datasets.iceberg.errors import translated
 from lithify.datasets.iceberg.format.bloom_filters import bloom_filters
+from lithify.datasets.iceberg.format.entry_order import schema_for
 from lithify.datasets.iceberg.format.floats import FloatColumn, FloatMetrics, NanColumns, float_columns
 from lithify.datasets.iceberg.format.metrics_modes import FULL, ROW_ID_MODES, metrics_modes
 from lithify.datasets.iceberg.format.partitions import partition_path
@@ -60,6 +62,15 @@ class KnownPartition(PartitionKey):
 
     def to_path(self) -> str:
         return partition_path(self.partition_spec, self.record, self.schema)
+
+
+def path_in_partition(table: Table, name: str, spec_id: int, partition: Record) -> str:
+    """Return the path of a new file with this name, of data or deletes, in a partition of the table."""
+    metadata = table.metadata
+    spec = metadata.specs()[spec_id]
+    schema = schema_for(metadata, spec) or metadata.schema()
+    key = None if spec.is_unpartitioned() else KnownPartition([], spec, schema, partition)
+    return locations_of(metadata, table.io.properties).new_data_location(name, key)
 
 
 class OpenFile:

@@ -48,11 +48,10 @@ from pyiceberg.table.snapshots import Snapshot
 from lithify.base.clock import Clock
 from lithify.base.errors import Refused
 from lithify.datasets.iceberg.compaction.support_checks import check_deletes, count_notes
-from lithify.datasets.iceberg.compaction.writer import KnownPartition
+from lithify.datasets.iceberg.compaction.writer import path_in_partition
 from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.deletes.position_deletes import Unmergeable, merged, write
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.format.entry_order import schema_for
 from lithify.datasets.iceberg.format.fetching import fetched_manifests
 from lithify.datasets.iceberg.format.listing import (
     ManifestCache,
@@ -319,12 +318,8 @@ class _Merging:
             self.emptied += len(paths)
             return
         spec_id, partition = files[0].spec_id, files[0].partition
-        metadata = self._table.metadata
-        spec = metadata.specs()[spec_id]
-        schema = schema_for(metadata, spec) or metadata.schema()
-        key = None if spec.is_unpartitioned() else KnownPartition([], spec, schema, partition)
         name = f"{self._prefix}-deletes-{len(self.added)}.parquet"
-        path = locations_of(self._table.metadata, self._table.io.properties).new_data_location(name, key)
+        path = path_in_partition(self._table, name, spec_id, partition)
         file = write(self._table.io, path, rows, spec_id, partition, self._options)
         self.added.append(Added(file, max(entry.sequence_number or 0 for entry in entries)))
 
