@@ -70,7 +70,7 @@ class Backoff:
     rounds: int = 0
     """Number of failed rounds in a row."""
     failures: int = 0
-    """Of these, failures of the dataset itself."""
+    """Number of these that were failures of the dataset itself."""
     failed_ms: int = 0
 
     def failed(self, error: LithifyError, now_ms: int) -> bool:

@@ -94,7 +94,7 @@ class PageOptions:
 
 @dataclass(slots=True)
 class ColumnFacts:
-    """What is known of a written column chunk."""
+    """Facts about a written column chunk."""
 
     values: int = 0
     nulls: int = 0
@@ -102,11 +102,11 @@ class ColumnFacts:
     bounds: ValueBounds | None = None
     """Without NaN."""
     copied_bytes: int = 0
-    """Of pages that were copied as they are stored."""
+    """Size of the pages that were copied as they are stored."""
     repacked_bytes: int = 0
-    """Of pages made of others' levels, indexes and values."""
+    """Size of the pages made of the levels, indexes and values of others."""
     decoded_bytes: int = 0
-    """Of pages that Arrow encoded."""
+    """Size of the pages that Arrow encoded."""
 
     @property
     def numbers(self) -> tuple[float, float] | None:

@@ -59,7 +59,7 @@ class MergeOptions:
 
 @dataclass(frozen=True, slots=True)
 class MergedColumn:
-    """What is known of a column of the output."""
+    """Facts about a column of the output."""
 
     name: str
     groups: tuple[ColumnFacts, ...]
@@ -70,7 +70,7 @@ class MergedColumn:
 
 @dataclass(frozen=True, slots=True)
 class MergedFile:
-    """What was written."""
+    """The output of a merge."""
 
     rows: int
     size_bytes: int

@@ -109,7 +109,9 @@ class Indexed:
         """The first open transaction, if it is so old that it hangs."""
         if not self.transactions.open:
             return None
-        first_offset, producer_id = min((first, who) for who, first in self.transactions.open.items())
+        first_offset, producer_id = min(
+            (first, producer) for producer, first in self.transactions.open.items()
+        )
         last = last_of(self.facts)[producer_id]
         idle_ms = max(facts.max_timestamp_ms for facts in self.facts) - last.timestamp_ms
         if idle_ms < HANGING_MS:
