@@ -5,8 +5,7 @@ A kind whose datasets are not mirrored does not implement it (`Registered.copies
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from lithify.base.clock import Clock
 from lithify.base.ids import Ids
@@ -44,8 +43,6 @@ class Copies(Protocol):
     def restore(
         self, target: str, url: str, config: Config, clock: Clock, ids: Ids, *, at_ms: int | None
     ) -> Shown:
-        """Restore the newest point of the mirror at `target`, or the newest not later than `at_ms` (wall-clock
-        milliseconds by the clock of the dataset's store), to the empty place `url`."""
+        """Restore the newest point of the mirror at `target`, or the newest not later than `at_ms` (wall-
+        clock milliseconds by the clock of the dataset's store), to the empty place `url`."""
         ...
-
-

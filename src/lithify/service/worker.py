@@ -13,10 +13,10 @@ Each `tick`:
 4. returns a compaction to Scheduled, with its progress, if a range has failed for good, and records the
    attempt; a lost engine or an unreachable store is not an attempt;
 5. claims Scheduled compactions that need not wait (`lithify.service.claimable`) while slots are free
-   (`lithify.service.slots`), cuts them into ranges and starts the unfinished ones. The most urgent compaction is claimed first, with ageing
-   (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait for older merges.
-   After a failed attempt all workers back off from the compaction, longer after each attempt, and then prefer
-   those that failed less often.
+   (`lithify.service.slots`), cuts them into ranges and starts the unfinished ones. The most urgent one is
+   claimed first, with ageing (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not
+   wait for older merges. After a failed attempt all workers back off from the compaction, longer after each
+   attempt, and then prefer those that failed less often.
 
 The embedded worker of a coordinator reuses what the coordinator has just read (`CoordinatorView`), and offers
 it the compactions that it could commit at once (`finished`) before step 3; the ledger then goes from Running

@@ -1,5 +1,6 @@
-"""Two compactions of L0 SSTs of one tree at once, as a SlateDB after 0.17 may schedule them: a worker executes
-the newer one only if nothing can be lost by it, and keeps the tombstones of what the older one still reads."""
+"""Two compactions of L0 SSTs of one tree at once, as a SlateDB after 0.17 may schedule them: a worker
+executes the newer one only if nothing can be lost by it, and keeps the tombstones of what the older one
+still reads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The death of a mirror, or of a restore, between any two writes: no point is ever incomplete, the next run goes
-on, and what is restored is a state that the writer has seen."""
+"""The death of a mirror, or of a restore, between any two writes: no point is ever incomplete, the next run
+goes on, and what is restored is a state that the writer has seen."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ def prepared(make: Callable[[], Drill]) -> Drill:
     return one
 
 
-@pytest.mark.parametrize("third", [pytest.param(n, marks=() if n == 0 else pytest.mark.whole) for n in range(3)])
+@pytest.mark.parametrize(
+    "third", [pytest.param(n, marks=() if n == 0 else pytest.mark.whole) for n in range(3)]
+)
 def test_a_later_point_killed_between_any_two_writes(drill: Callable[[], Drill], third: int) -> None:
     writes = writes_of(lambda dying: mirrored_once(prepared(drill), dying))
     assert writes > 12
@@ -181,8 +183,8 @@ def writer(drill: Drill, acknowledged: list[int]) -> Iterator[None]:
 
 
 def check_prefix(rows: dict[bytes, bytes], least: int, most: int) -> None:
-    """The rows are those after some n writes, at least `least` and at most `most`; the delete that follows the
-    last write may be missing."""
+    """The rows are those after some n writes, at least `least` and at most `most`; the delete that follows
+    the last write may be missing."""
     numbers = sorted(map(int, rows))
     last = numbers[-1]
     assert numbers == list(range(numbers[0], last + 1))

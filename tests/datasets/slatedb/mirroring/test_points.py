@@ -133,7 +133,7 @@ def test_places_that_are_not_empty_are_refused(drill: Drill) -> None:
     (drill.target / "mine.txt").unlink()
     drill.session().take_point(ALL)
     for place in ("db", "mirror"):
-        with pytest.raises(Refused, match="not empty|already has a database"):
+        with pytest.raises(Refused, match=r"not empty|already has a database"):
             drill.restore(to=place)
     with pytest.raises(Refused, match="two different places"):
         drill.restore(to="a?b")

@@ -103,6 +103,6 @@ def _check_apart(store: ObjectStore, paths: DatabasePaths, other: ObjectStore, o
     one, two = f"{paths.root}/".lstrip("/"), f"{others.root}/".lstrip("/")
     if one.startswith(two) or two.startswith(one):
         raise Refused(
-            f"{url_of(store.url, paths.root)} and {url_of(other.url, others.root)} overlap; use two places of "
-            "which none is within the other"
+            f"{url_of(store.url, paths.root)} and {url_of(other.url, others.root)} overlap; use two "
+            "places of which none is within the other"
         )

@@ -1,7 +1,7 @@
 """Copying immutable objects from one store to another, in bounded memory.
 
-If source and target are the same store, the store copies an object itself, if it can. Otherwise it is streamed
-in pieces. A copy counts only if the source did not change meanwhile and the target has its size.
+If source and target are the same store, the store copies an object itself, if it can. Otherwise it is
+streamed in pieces. A copy counts only if the source did not change meanwhile and the target has its size.
 """
 
 from __future__ import annotations

@@ -144,9 +144,7 @@ class DatabaseMirror:
             newest = state.points[-1].manifest_id
             self._newest = newest, self._target.manifest(newest)
             proved = dict(self._target.copied(newest).ssts)
-        self._sizes = {
-            i: meta.size for i, meta in there.items() if i not in proved or proved[i] == meta.size
-        }
+        self._sizes = {i: meta.size for i, meta in there.items() if i not in proved or proved[i] == meta.size}
         self._state = state
 
     def _try_point(self) -> MirrorReport:
@@ -204,9 +202,7 @@ class DatabaseMirror:
         return self._read(manifest_id)
 
     def _read(self, manifest_id: int) -> _Chosen:
-        key = join(
-            self._paths.manifest_folder, f"{format_id(manifest_id)}{MANIFEST_SUFFIX}"
-        )
+        key = join(self._paths.manifest_folder, f"{format_id(manifest_id)}{MANIFEST_SUFFIX}")
         try:
             data, meta = self._store.get_with_meta(key)
         except ObjectNotFound as error:
@@ -221,11 +217,11 @@ class DatabaseMirror:
 
     def _missing(self, manifest: Manifest) -> dict[Ulid, View]:
         """Return a view of each SST that the target lacks."""
-        return {i: view for i, view in _views(manifest).items() if i not in self._sizes or i not in self._uses}
+        return {
+            i: view for i, view in _views(manifest).items() if i not in self._sizes or i not in self._uses
+        }
 
-    def _copy_ssts(
-        self, chosen: _Chosen, missing: Mapping[Ulid, View], pin: SourcePin | None
-    ) -> int:
+    def _copy_ssts(self, chosen: _Chosen, missing: Mapping[Ulid, View], pin: SourcePin | None) -> int:
         """Copy the SSTs. Return their bytes, without those that were there."""
         if not missing:
             return 0
@@ -299,7 +295,10 @@ class DatabaseMirror:
 
     def _drop_points(self, report: MirrorReport, policy: KeepPolicy) -> MirrorReport:
         state = self._now()
-        if not report.is_new and states.kept_points(state.points, policy, self._clock.now_ms()) == state.points:
+        if (
+            not report.is_new
+            and states.kept_points(state.points, policy, self._clock.now_ms()) == state.points
+        ):
             return report
         now_ms = min(self._clock.now_ms(), self._target.changed_ms())
         kept = states.kept_points(state.points, policy, now_ms)

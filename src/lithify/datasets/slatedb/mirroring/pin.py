@@ -65,7 +65,9 @@ class SourcePin:
 
         def prolong(manifest_id: int, manifest: Manifest) -> Manifest:
             if all(c.id != self._id for c in manifest.checkpoints):
-                raise PinLapsed(f"{self._files.url}: the checkpoint of this mirror was removed while it copied")
+                raise PinLapsed(
+                    f"{self._files.url}: the checkpoint of this mirror was removed while it copied"
+                )
             checkpoints = (
                 replace(c, expire_time_s=self._expiry_s()) if c.id == self._id else c
                 for c in manifest.checkpoints

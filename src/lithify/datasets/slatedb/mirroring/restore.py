@@ -62,9 +62,11 @@ def time_text(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def restore(mirror: MirrorTarget, copier: ObjectCopier, place: DatabasePaths, at_ms: int | None) -> RestoreReport:
-    """Restore the newest point, or the newest that is not later than `at_ms`, to `place`. `copier` copies from
-    the mirror's store to that of the place. Raise `Refused` before the first write if that is impossible."""
+def restore(
+    mirror: MirrorTarget, copier: ObjectCopier, place: DatabasePaths, at_ms: int | None
+) -> RestoreReport:
+    """Restore the newest point, or the newest that is not later than `at_ms`, to `place`. `copier` copies
+    from the mirror's store to that of the place. Raise `Refused` before the first write if that is impossible."""
     state = mirror.read()
     where = url_of(copier.target.url, place.root)
     check_plain(where, place.root)

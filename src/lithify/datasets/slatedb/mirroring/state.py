@@ -119,7 +119,9 @@ def decode_state(data: bytes, key: str) -> MirrorState:
         state = _STATES.decode(data, key)
     except CorruptObject:
         if _format_of(data) > FORMAT:
-            raise Unsupported(f"{key}: a newer version of Lithify wrote this mirror; upgrade Lithify") from None
+            raise Unsupported(
+                f"{key}: a newer version of Lithify wrote this mirror; upgrade Lithify"
+            ) from None
         raise
     if state.format > FORMAT:
         raise Unsupported(f"{key}: a newer version of Lithify wrote this mirror; upgrade Lithify")

@@ -194,7 +194,7 @@ class MirrorTarget:
 
 
 def first_object(store: ObjectStore, paths: DatabasePaths) -> str | None:
-    """Return the key of an object at the place, or `None` if it is empty. Lithify's own folder, where it tests
-    the store, does not count."""
+    """Return the key of an object at the place, or `None` if it is empty. Lithify's own folder, where it
+    tests the store, does not count."""
     own = f"{paths.own_folder}/"
     return next((meta.key for meta in store.stream(paths.root) if not meta.key.startswith(own)), None)

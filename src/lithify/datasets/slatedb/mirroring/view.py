@@ -66,7 +66,11 @@ def show_points(mirror: str, state: MirrorState) -> Shown:
     """Show the points of a mirror, the newest first."""
     points = tuple(reversed(state.points))
     rows = [
-        (time_text(p.at_ms), str(p.manifest_id), f"{p.wal_after + 1} to {p.wal_to}" if p.wal_to > p.wal_after else "–")
+        (
+            time_text(p.at_ms),
+            str(p.manifest_id),
+            f"{p.wal_after + 1} to {p.wal_to}" if p.wal_to > p.wal_after else "–",
+        )
         for p in points
     ]
     table = Table("Points in time", columns("=at", ">manifest", "log"), rows, of="points")
