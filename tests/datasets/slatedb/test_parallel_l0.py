@@ -12,19 +12,26 @@ import pytest
 from lithify.base import events
 from lithify.base.clock import SystemClock
 from lithify.base.events import Event
-from lithify.base.ids import RandomIds
+from lithify.base.ids import RandomIds, Ulid
 from lithify.datasets.slatedb.compaction.validate import parallel_l0, why_unclaimable
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.format.ledger import SlateCompaction
-from lithify.datasets.slatedb.model import Manifest, TieredSpec
+from lithify.datasets.slatedb.model import Manifest, Spec, TieredSpec
 from lithify.protocol.model import AssignedWorker, Compaction, CompactionState, Ledger
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
 from tests.datasets.slatedb.trees import Mint, manifest_of, tiered
+from tests.judge.client import Delete, Put
 from tests.judge.official import open_db
 
 OTHER = AssignedWorker("slatedb", 2**50)
+
+
+def slate_compaction(
+    compaction_id: Ulid, spec: Spec, state: CompactionState = CompactionState.SUBMITTED
+) -> SlateCompaction:
+    return Compaction(compaction_id, spec, state)
 
 
 class Pair:
@@ -34,19 +41,19 @@ class Pair:
         self.path = path
         with open_db(path, settings={"compactor_options": None}) as database:
             for write in (
-                lambda: database.put(b"deleted", b"old"),
-                lambda: database.put(b"kept", b"1"),
-                lambda: database.delete(b"deleted"),
-                lambda: database.put(b"new", b"2"),
+                Put(b"deleted", b"old"),
+                Put(b"kept", b"1"),
+                Delete(b"deleted"),
+                Put(b"new", b"2"),
             ):
-                write()
+                database.write_batch([write])
                 database.flush()
         self.dataset: SlateDataset = dataset_at(path)
         l0 = [view.id for view in self.dataset.snapshot().root.l0]
         assert len(l0) == 4
         now_ms, ids = SystemClock().now_ms(), RandomIds()
         self.older, self.newer = (
-            Compaction(ids.ulid(now_ms + n), TieredSpec(b"", tuple(views), (), n))
+            slate_compaction(ids.ulid(now_ms + n), TieredSpec(b"", tuple(views), (), n))
             for n, views in enumerate((l0[2:], l0[:2]))
         )
 
@@ -108,8 +115,8 @@ def test_a_newer_compaction_waits_while_an_older_one_may_still_be_refused(
 
 def why(newer: TieredSpec, *others: tuple[TieredSpec, CompactionState], of: Manifest) -> str | None:
     mint = Mint(1)
-    mine: SlateCompaction = Compaction(mint.ulid(), newer, CompactionState.SCHEDULED)
-    rest = [Compaction(mint.ulid(), spec, state) for spec, state in others]
+    mine = slate_compaction(mint.ulid(), newer, CompactionState.SCHEDULED)
+    rest = [slate_compaction(mint.ulid(), spec, state) for spec, state in others]
     parallel = parallel_l0(mine, Ledger(1, (mine, *rest)))
     return why_unclaimable(mine, parallel, of)
 

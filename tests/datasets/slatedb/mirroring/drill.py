@@ -70,7 +70,7 @@ class Drill:
         return [
             text
             for point in state.points
-            for text in lacking(point, mirror.copied(point.manifest_id), dict(ssts), wal)
+            for text in lacking(point, mirror.copied(point.manifest_id), ssts, wal)
         ]
 
     def restore(

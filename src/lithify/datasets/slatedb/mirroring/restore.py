@@ -13,7 +13,7 @@ replays the files of the write-ahead log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,7 @@ from functools import partial
 from lithify.base.concurrency import each_of
 from lithify.base.documents import Count, DocumentCodec, WholeText
 from lithify.base.errors import ObjectExists, ObjectNotFound, Refused, StoreError
+from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.format.manifest import encode_manifest
 from lithify.datasets.slatedb.format.paths import MANIFEST_SUFFIX, DatabasePaths, check_plain
 from lithify.datasets.slatedb.mirroring.copying import COPIES_AT_ONCE, ObjectCopier
@@ -65,8 +66,8 @@ def time_text(ms: int) -> str:
 def restore(
     mirror: MirrorTarget, copier: ObjectCopier, place: DatabasePaths, at_ms: int | None
 ) -> RestoreReport:
-    """Restore the newest point, or the newest that is not later than `at_ms`, to `place`. `copier` copies
-    from the mirror's store to that of the place. Raise `Refused` before the first write if that is impossible."""
+    """Restore the newest point, or the newest not later than `at_ms`, to `place`. `copier` copies from the
+    mirror's store to that of the place. Raise `Refused` before the first write if that is impossible."""
     state = mirror.read()
     where = url_of(copier.target.url, place.root)
     check_plain(where, place.root)
@@ -103,7 +104,10 @@ def missing(point: RestorePoint, copied: CopiedManifest, mirror: MirrorTarget) -
 
 
 def lacking(
-    point: RestorePoint, copied: CopiedManifest, ssts: dict[str, ObjectMeta], wal: dict[int, ObjectMeta]
+    point: RestorePoint,
+    copied: CopiedManifest,
+    ssts: Mapping[Ulid, ObjectMeta],
+    wal: Mapping[int, ObjectMeta],
 ) -> Iterator[str]:
     """Yield what is lacking for a point, given the mirror's objects (pure)."""
     for sst_id, size in copied.ssts.items():
