@@ -33,7 +33,7 @@ def mirror(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET",
+            metavar="MIRROR",
             help="An empty place, or the place of this database's mirror. For a pattern, a folder: each "
             "mirror lies there at the path that its database has from the first * on.",
         ),

@@ -118,3 +118,39 @@ def test_one_bucket_and_another_store(s3: S3, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "here") == {k.encode(): v.encode() for k, v in rows.items()}
     with pytest.raises(Refused, match="not empty"):
         lithify.restore(tmp_path / "mirror", f"{bucket}/db", settings=settings)
+
+
+def test_a_mirror_that_anybody_has_written_to(tmp_path: Path) -> None:
+    """What it says is shown as text; a path in it leads nowhere; what a newer version wrote is not damaged."""
+    write(tmp_path / "db", a="1")
+    target = tmp_path / "mirror"
+    assert invoke("mirror", str(tmp_path / "db"), str(target)).exit_code == 0
+    newest = max((target / "mirror").iterdir())
+    written = json.loads(newest.read_bytes())
+
+    def say(**changes: object) -> None:
+        newest.write_text(json.dumps({**written, **changes}))
+
+    say(source="\x1b[31mred\x07")
+    for words in (("inspect", "points"), ("doctor", "--read-only"), ("status",)):
+        result = invoke(*words, str(target))
+        assert "\x1b[31m" not in result.output
+        assert "\x07" not in result.output
+    say(format=2, points="of another form")
+    newer = invoke("restore", str(target), str(tmp_path / "x"))
+    assert newer.exit_code == 2
+    assert "a newer version of Lithify" in newer.output
+    for wrong in (
+        {"points": [written["points"][0] | {"wal_to": -1}]},
+        {"copying": ["../../db"]},
+        {"doomed": 5},
+    ):
+        say(**wrong)
+        assert invoke("mirror", str(tmp_path / "db"), str(target)).exit_code == 4
+        assert invoke("restore", str(target), str(tmp_path / "x")).exit_code == 4
+        assert "problem" in invoke("doctor", "--read-only", str(target)).output
+    newest.write_text(json.dumps(written))
+    (listed,) = (target / "manifests").glob("*.json")
+    listed.write_text(json.dumps({"ssts": {"../../db/manifest/x": 1}}))
+    assert invoke("restore", str(target), str(tmp_path / "x")).exit_code == 4
+    assert not (tmp_path / "x").exists()

@@ -163,6 +163,7 @@ def writer(drill: Drill, acknowledged: list[int]) -> Iterator[None]:
                     database.put(b"%08d" % n, b"%d" % n)
                     if n >= LIVE:
                         database.delete(b"%08d" % (n - LIVE))
+                    database.flush_wal()
                     acknowledged.append(n)
                     if n % 20 == 19:
                         database.flush()

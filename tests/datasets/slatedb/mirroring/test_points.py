@@ -38,6 +38,7 @@ def test_every_point_is_what_the_client_saw_then(drill: Drill) -> None:
                 model[key.encode()] = value.encode()
 
         def take() -> None:
+            database.flush_wal()
             report = session.take_point(ALL)
             assert report.is_new
             points[report.point.at_ms] = dict(model)
@@ -167,8 +168,10 @@ def test_of_two_sessions_the_older_stops(drill: Drill) -> None:
         older.take_point(ALL)
         newer = drill.session()
         database.put(b"k", b"2")
+        database.flush_wal()
         newer.take_point(ALL)
         database.put(b"k", b"3")
+        database.flush_wal()
         with pytest.raises(Fenced, match="another `lithify mirror`"):
             older.take_point(ALL)
         newer.take_point(ALL)
