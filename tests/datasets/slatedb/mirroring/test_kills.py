@@ -180,7 +180,7 @@ def writer(drill: Drill, acknowledged: list[int]) -> Iterator[None]:
     finally:
         ending.set()
         thread.join()
-    assert failures == []
+    assert failures == [], failures
 
 
 def check_prefix(rows: dict[bytes, bytes], least: int, most: int) -> None:
