@@ -222,6 +222,7 @@ def restore(
     if not found:
         raise Refused(f"{mirror}: nothing matches this pattern")
     failures: list[LithifyError] = []
+    seen = 0
     for source, place in found:
         try:
             shown = restore_one(source, place, at=moment, settings=context.config)
@@ -232,9 +233,12 @@ def restore(
                 logging.getLogger(LOGGER).error("%s is not restored: %s", source, error)
                 failures.append(error)
             continue
+        seen += 1
         if context.as_json and "*" in mirror:
             write_document(json.dumps(shown.document), at_once=True)
         else:
             context.show(shown)
     if failures:
         raise failures[0]
+    if not seen:
+        raise Refused(f"{mirror}: there is no mirror at any place that matches")

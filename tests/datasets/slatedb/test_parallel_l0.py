@@ -133,3 +133,20 @@ def test_every_older_l0_sst_must_be_read_by_a_compaction_in_progress() -> None:
     assert missing is not None
     assert "would be lost" in missing
     assert why(newest, (middle, running), (oldest, CompactionState.FAILED), of=manifest) == missing
+
+
+def test_what_is_left_out_must_be_older_and_go_to_an_older_run() -> None:
+    tree = Mint().tree(4, (1,))
+    manifest, running = manifest_of(tree), CompactionState.RUNNING
+    newer, older = tiered(tree, slice(0, 2), (), 9), tiered(tree, slice(2, 4), (), 8)
+    assert why(newer, (older, running), of=manifest) is None
+    below = why(newer, (replace(older, destination=10), running), of=manifest)
+    assert below is not None
+    assert "does not make an older run" in below
+    views = newer.l0_view_ids + older.l0_view_ids
+    odd, even = replace(newer, l0_view_ids=views[::2]), replace(older, l0_view_ids=views[1::2])
+    with_run = replace(newer, sorted_runs=(tree.runs[0].id,))
+    for spec, other in ((odd, even), (with_run, older)):
+        mixed = why(spec, (other, running), of=manifest)
+        assert mixed is not None
+        assert "newer than some of its sources" in mixed

@@ -215,8 +215,8 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         start."""
         if not manifest.initialized:
             raise Refused(
-                f"{self.url} is a clone that is not initialized yet; "
-                "open it with SlateDB once, then try again"
+                f"{self.url} is not initialized yet: open it with SlateDB once if it is a clone; if it is "
+                "a restore that was stopped, repeat that"
             )
         if too_old := why_too_old(manifest):
             raise Refused(f"{self.url}: {too_old}")

@@ -14,7 +14,8 @@ from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.format.paths import DatabasePaths
 from lithify.datasets.slatedb.mirroring.copying import ObjectCopier
 from lithify.datasets.slatedb.mirroring.mirror import DatabaseMirror
-from lithify.datasets.slatedb.mirroring.restore import lacking, restore
+from lithify.datasets.slatedb.mirroring.needs import lacking
+from lithify.datasets.slatedb.mirroring.restore import restore
 from lithify.datasets.slatedb.mirroring.state import KeepPolicy, MirrorState
 from lithify.datasets.slatedb.mirroring.target import MirrorTarget
 from lithify.store.objects import ObjectStore
@@ -70,7 +71,9 @@ class Drill:
         return [
             text
             for point in state.points
-            for text in lacking(point, mirror.copied(point.manifest_id), ssts, wal)
+            for text in lacking(
+                point, mirror.manifest(point.manifest_id), mirror.copied(point.manifest_id), ssts, wal
+            )
         ]
 
     def restore(
@@ -81,7 +84,8 @@ class Drill:
         store, root = open_store(str(place))
         store = wrap(store)
         mirror = self.mirror()
-        restore(mirror, ObjectCopier(mirror.store, store, False), DatabasePaths(root), at_ms)
+        copier = ObjectCopier(mirror.store, store, False)
+        restore(mirror, copier, DatabasePaths(root), at_ms, self.clock, IDS)
         return place
 
     def rows(self, at_ms: int | None = None) -> dict[bytes, bytes]:

@@ -52,7 +52,7 @@ def test_a_mirror_from_its_first_point_to_a_restore(tmp_path: Path) -> None:
     assert rows_of(Path(restored)) == {b"a": b"1"}
     again = invoke("restore", target, restored)
     assert again.exit_code == 2
-    assert "is not empty" in again.output
+    assert "already has a database" in again.output
     too_early = invoke("restore", target, str(tmp_path / "early"), "--at", "2001-01-01")
     assert too_early.exit_code == 2
     assert at in too_early.output
@@ -116,12 +116,12 @@ def test_one_bucket_and_another_store(s3: S3, tmp_path: Path) -> None:
         assert dict(reader.scan()) == {k.encode(): v.encode() for k, v in rows.items()}
     lithify.restore(tmp_path / "mirror", tmp_path / "here")
     assert rows_of(tmp_path / "here") == {k.encode(): v.encode() for k, v in rows.items()}
-    with pytest.raises(Refused, match="not empty"):
+    with pytest.raises(Refused, match="already has a database"):
         lithify.restore(tmp_path / "mirror", f"{bucket}/db", settings=settings)
 
 
 def test_a_mirror_that_anybody_has_written_to(tmp_path: Path) -> None:
-    """What it says is shown as text; a path in it leads nowhere; what a newer version wrote is not damaged."""
+    """What it says is shown as text; a path in it leads nowhere; a newer version's is not called damaged."""
     write(tmp_path / "db", a="1")
     target = tmp_path / "mirror"
     assert invoke("mirror", str(tmp_path / "db"), str(target)).exit_code == 0

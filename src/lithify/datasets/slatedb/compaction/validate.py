@@ -157,18 +157,33 @@ def why_unclaimable(
     commit of the newer one moves the marker over the inputs of the older one. So if both are Scheduled or
     Running, their coordinator can commit them in any order, and a worker may execute the newer one
     (tombstones are kept, see `prepare`). A Submitted one may be refused, and a Compacted one may fail its
-    validation; the L0 SSTs of both would then be lost by the commit of the newer one. So that one waits."""
-    tree = manifest.tree(compaction.spec.segment)
-    if tree is None or not (left := set(older_l0(compaction.spec, tree))):
+    validation; the L0 SSTs of both would then be lost by the commit of the newer one. So that one waits. The
+    sources that it leaves out must all be older than its own, and the run that it makes newer than theirs."""
+    spec = compaction.spec
+    tree = manifest.tree(spec.segment)
+    if tree is None or not (left := set(older_l0(spec, tree))):
         return None
+    oldest = max(i for i, view in enumerate(tree.l0) if view.id in spec.l0_view_ids)
+    if spec.sorted_runs or any(view.id in left for view in tree.l0[:oldest]):
+        return "it leaves out L0 SSTs that are newer than some of its sources"
     for other in parallel:
         taken = left.intersection(other.spec.l0_view_ids)
         if taken and other.state not in _UNDER_WAY:
             return f"it waits until compaction {other.id} of older L0 SSTs is committed or refused"
+        if taken and not _makes_older_run(other.spec, spec):
+            return f"compaction {other.id} of older L0 SSTs does not make an older run"
         left -= taken
     if not left:
         return None
     return f"it leaves out L0 {min(left)}, which no compaction in progress reads and which would be lost"
+
+
+def _makes_older_run(older: Spec, newer: Spec) -> bool:
+    return (
+        isinstance(older, TieredSpec)
+        and isinstance(newer, TieredSpec)
+        and older.destination < newer.destination
+    )
 
 
 def _others(compaction: SlateCompaction, ledger: SlateLedger) -> Iterator[SlateCompaction]:

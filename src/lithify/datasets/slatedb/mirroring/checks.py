@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lithify.base.errors import CorruptObject, ObjectNotFound, StoreError, Unsupported
-from lithify.datasets.slatedb.mirroring.restore import lacking, time_text
+from lithify.datasets.slatedb.mirroring.needs import lacking
+from lithify.datasets.slatedb.mirroring.restore import time_text
+from lithify.datasets.slatedb.mirroring.state import CopiedManifest
 from lithify.datasets.slatedb.mirroring.target import MirrorTarget
+from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol.finding import Finding, advice, ok, problem, warning
 from lithify.views.text import count, duration
 
@@ -60,15 +63,13 @@ def check_mirror(mirror: MirrorTarget, now_ms: int) -> Iterator[Finding]:
 def _check_points(mirror: MirrorTarget) -> Iterator[Finding]:
     points = mirror.read().points
     ssts, wal = mirror.ssts(), mirror.wal()
+    known: dict[int, tuple[Manifest, CopiedManifest] | str] = {}
     bad: list[str] = []
     for point in points:
-        try:
-            mirror.manifest(point.manifest_id)
-            copied = mirror.copied(point.manifest_id)
-        except (ObjectNotFound, CorruptObject, Unsupported) as error:
-            bad.append(f"{time_text(point.at_ms)} ({error})")
-            continue
-        first = next(lacking(point, copied, ssts, wal), None)
+        if point.manifest_id not in known:
+            known[point.manifest_id] = _manifest_of(mirror, point.manifest_id)
+        found = known[point.manifest_id]
+        first = found if isinstance(found, str) else next(lacking(point, *found, ssts, wal), None)
         if first is not None:
             bad.append(f"{time_text(point.at_ms)} ({first})")
     if bad:
@@ -80,3 +81,11 @@ def _check_points(mirror: MirrorTarget) -> Iterator[Finding]:
         )
     else:
         yield ok("points", "each has its manifest, SSTs and files of the log, with the right sizes")
+
+
+def _manifest_of(mirror: MirrorTarget, manifest_id: int) -> tuple[Manifest, CopiedManifest] | str:
+    """Return a manifest and the list of its SSTs, or why they cannot be read."""
+    try:
+        return mirror.manifest(manifest_id), mirror.copied(manifest_id)
+    except (ObjectNotFound, CorruptObject, Unsupported) as error:
+        return str(error)

@@ -78,7 +78,7 @@ class DatabaseCopies:
         _check_apart(source, paths, to, place)
         mirror = MirrorTarget(source, paths.root, clock, ids)
         copier = ObjectCopier(source, to, _is_same(target, url, config, source, to))
-        report = restore(mirror, copier, place, at_ms)
+        report = restore(mirror, copier, place, at_ms, clock, ids)
         return view.show_restored(mirror.url, url_of(to.url, place.root), report)
 
 

@@ -6,6 +6,7 @@ streamed in pieces. A copy counts only if the source did not change meanwhile an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lithify.base.errors import StoreError
@@ -25,15 +26,12 @@ class ObjectCopier:
     is_same_store: bool
     """Whether both are one store, opened with the same options."""
 
-    def copy(self, key: str, to: str) -> ObjectMeta:
+    def copy(self, key: str, to: str, each_piece: Callable[[], None] | None = None) -> ObjectMeta:
         """Copy the object `key` to `to`, replacing any object there. Return the source's metadata. Raise
-        `ObjectNotFound` if the source does not exist."""
-        if self.is_same_store:
-            before = self.source.head(key)
-            if before.size and self.target.copy(key, to):
-                return self._checked(before, to)
-        else:
-            before = self.source.head(key)
+        `ObjectNotFound` if the source does not exist. `each_piece` is called before each streamed piece."""
+        before = self.source.head(key)
+        if self.is_same_store and before.size and self.target.copy(key, to):
+            return self._checked(before, to)
         if before.size <= PIECE_BYTES:
             data, now = self.source.get_with_meta(key)
             if len(data) != before.size or now.etag != before.etag:
@@ -42,6 +40,8 @@ class ObjectCopier:
             return self._checked(before, to)
         with self.target.open_writer(to) as writer:
             for offset in range(0, before.size, PIECE_BYTES):
+                if each_piece is not None:
+                    each_piece()
                 length = min(PIECE_BYTES, before.size - offset)
                 writer.give(self.source.get_buffer(key, offset, length))
             now = self.source.head(key)

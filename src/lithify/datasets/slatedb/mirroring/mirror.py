@@ -19,10 +19,11 @@ Nothing is written to the database but the checkpoint, which expires if it is le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count, takewhile
 
 from lithify.base.clock import Clock
 from lithify.base.concurrency import all_of, each_of
@@ -35,6 +36,7 @@ from lithify.datasets.slatedb.format.manifest import decode_manifest, may_follow
 from lithify.datasets.slatedb.format.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.mirroring import state as states
 from lithify.datasets.slatedb.mirroring.copying import COPIES_AT_ONCE, ObjectCopier
+from lithify.datasets.slatedb.mirroring.needs import lacking_wal, views_of
 from lithify.datasets.slatedb.mirroring.pin import PinLapsed, SourcePin
 from lithify.datasets.slatedb.mirroring.state import CopiedManifest, KeepPolicy, MirrorState, RestorePoint
 from lithify.datasets.slatedb.mirroring.target import MirrorTarget
@@ -107,6 +109,8 @@ class DatabaseMirror:
         self._state: MirrorState | None = None
         self._sizes: dict[Ulid, int] = {}
         """The SSTs in the target."""
+        self._wal: dict[int, int] = {}
+        """Sizes of the files of the write-ahead log in the target that the newest point has."""
         self._uses: Counter[Ulid] = Counter()
         """How many manifests of points name each SST."""
         self._newest: tuple[int, Manifest] | None = None
@@ -117,7 +121,10 @@ class DatabaseMirror:
         `Refused` before the first write if the database or the target is not suitable."""
         latest = self._files.latest_manifest()[1]
         if not latest.initialized:
-            raise Refused(f"{self._files.url} is a clone that is not initialized yet; open it once")
+            raise Refused(
+                f"{self._files.url} is not initialized yet: open it with SlateDB once if it is a clone; if "
+                "it is a restore that was stopped, repeat that"
+            )
         if too_old := why_too_old(latest):
             raise Refused(f"{self._files.url}: {too_old}")
         if self._state is None:
@@ -136,16 +143,27 @@ class DatabaseMirror:
 
     def _begin(self) -> None:
         state = self._target.begin(self._files.url, self._session)
-        state = self._sweep(state)[0]
         self._uses = self._target.uses(state.points)
         there = self._target.ssts()
         proved: dict[Ulid, int] = {}
         if state.points:
-            newest = state.points[-1].manifest_id
-            self._newest = newest, self._target.manifest(newest)
-            proved = dict(self._target.copied(newest).ssts)
+            newest = state.points[-1]
+            self._newest = newest.manifest_id, self._newest_manifest(newest.manifest_id)
+            proved = dict(self._target.copied(newest.manifest_id).ssts)
+            wal = self._target.wal()
+            if not any(lacking_wal(newest, wal)):
+                self._wal = {i: m.size for i, m in wal.items() if newest.wal_after < i <= newest.wal_to}
         self._sizes = {i: meta.size for i, meta in there.items() if i not in proved or proved[i] == meta.size}
         self._state = state
+
+    def _newest_manifest(self, manifest_id: int) -> Manifest:
+        """Return the newest point's manifest. Raise `Replaced` if the database has another one of this
+        number."""
+        data = self._target.manifest_bytes(manifest_id)
+        with suppress(ObjectNotFound):  # collected
+            if self._store.get(self._manifest_key(manifest_id)) != data:
+                raise self._replaced()
+        return decode_manifest(data, self._target.manifest_key(manifest_id))
 
     def _try_point(self) -> MirrorReport:
         state = self._now()
@@ -154,26 +172,25 @@ class DatabaseMirror:
         chosen, missing = self._chosen(), {}
         if chosen is not None:
             missing = self._missing(chosen.manifest)
-        if chosen is not None and missing:
-            pin = SourcePin(self._files, self._clock, self._ids)
-            chosen = self._read(pin.take())
-            pin.saw(chosen.written_ms)
-            missing = self._missing(chosen.manifest)
         try:
+            if chosen is not None and missing:
+                pin = SourcePin(self._files, self._clock, self._ids)
+                chosen = self._read(pin.take())
+                pin.saw(chosen.written_ms)
+                missing = self._missing(chosen.manifest)
             copied_bytes = self._copy_ssts(chosen, missing, pin) if chosen is not None else 0
             manifest_id, manifest = (chosen.id, chosen.manifest) if chosen is not None else self._known()
             after = manifest.replay_after_wal_id
-            since = max(after, last.wal_to) if last is not None else after
-            wal = self._copy_wal(since)
-            wal_to = since + len(wal)
-            if manifest.wal_id_last_seen > wal_to:
-                raise self._without_wal(wal_to + 1, manifest)
+            wal_to, wal = self._copy_wal(after)
+            needed = max(manifest.wal_id_last_seen, last.wal_to if last is not None else 0)
+            if needed > wal_to:
+                raise self._without_wal(wal_to + 1, needed)
             times = [last.at_ms] if last is not None else []
             times += [_rounded_up(meta.last_modified_ms) for meta in wal]
             if chosen is not None:
                 times.append(_rounded_up(chosen.written_ms))
-            point = RestorePoint(max(times), manifest_id, after, wal_to)
-            is_new = last is None or chosen is not None or bool(wal)
+            point = RestorePoint(max(times), manifest_id, after, wal_to, sum(self._wal.values()))
+            is_new = last is None or chosen is not None or wal_to > last.wal_to
             if is_new:
                 self._publish(point, chosen)
         finally:
@@ -193,16 +210,22 @@ class DatabaseMirror:
         if self._newest is not None:
             before_id, before = self._newest
             if manifest_id < before_id or not may_follow(before, latest):
-                raise Replaced(
-                    f"{self._files.url} is behind the newest point of its mirror {self._target.url}: it was "
-                    "created again or restored from a backup; mirror it to another place"
-                )
+                raise self._replaced()
             if _content(before) == _content(latest):
                 return None
         return self._read(manifest_id)
 
+    def _replaced(self) -> Replaced:
+        return Replaced(
+            f"{self._files.url} is not the database of the newest point of its mirror {self._target.url}: it "
+            "was created again or restored from a backup; mirror it to another place"
+        )
+
+    def _manifest_key(self, manifest_id: int) -> str:
+        return join(self._paths.manifest_folder, f"{format_id(manifest_id)}{MANIFEST_SUFFIX}")
+
     def _read(self, manifest_id: int) -> _Chosen:
-        key = join(self._paths.manifest_folder, f"{format_id(manifest_id)}{MANIFEST_SUFFIX}")
+        key = self._manifest_key(manifest_id)
         try:
             data, meta = self._store.get_with_meta(key)
         except ObjectNotFound as error:
@@ -218,7 +241,7 @@ class DatabaseMirror:
     def _missing(self, manifest: Manifest) -> dict[Ulid, View]:
         """Return a view of each SST that the target lacks."""
         return {
-            i: view for i, view in _views(manifest).items() if i not in self._sizes or i not in self._uses
+            i: view for i, view in views_of(manifest).items() if i not in self._sizes or i not in self._uses
         }
 
     def _copy_ssts(self, chosen: _Chosen, missing: Mapping[Ulid, View], pin: SourcePin | None) -> int:
@@ -229,37 +252,43 @@ class DatabaseMirror:
         self._change(lambda state: replace(state, copying=tuple(sorted({*state.copying, *ids}))))
         locate = Locator(self._store, self._paths, chosen.manifest)
         copied = 0
-        copies = (partial(self._copy_sst, locate, missing[i]) for i in ids)
+        keep = pin.keep if pin is not None else None
+        copies = (partial(self._copy_sst, locate, missing[i], keep) for i in ids)
         for sst_id, size, is_new in each_of(copies, COPIES_AT_ONCE):
             self._sizes[sst_id] = size
             copied += size * is_new
-            if pin is not None:
-                pin.keep()
         return copied
 
-    def _copy_sst(self, locate: Callable[[View], str], view: View) -> tuple[Ulid, int, bool]:
+    def _copy_sst(
+        self, locate: Callable[[View], str], view: View, keep: Callable[[], None] | None
+    ) -> tuple[Ulid, int, bool]:
+        if keep is not None:
+            keep()
         key, sst_id = locate(view), view.sst.id
         there = self._sizes.get(sst_id)
         try:
             if there is not None and self._store.head(key).size == there:
                 return sst_id, there, False
-            return sst_id, self._copier.copy(key, self._target.paths.sst(sst_id)).size, True
+            return sst_id, self._copier.copy(key, self._target.paths.sst(sst_id), keep).size, True
         except ObjectNotFound as error:
             raise _Vanished(f"{key} was deleted") from error
 
     # The write-ahead log
 
-    def _copy_wal(self, after: int) -> list[ObjectMeta]:
-        """Copy the files of the write-ahead log after `after` up to the first that does not exist. Return
-        their metadata in order."""
+    def _copy_wal(self, after: int) -> tuple[int, list[ObjectMeta]]:
+        """Copy the files of the write-ahead log after `after` up to the first that does not exist, except
+        those that are there. Return the last one, and the metadata of the copied ones in order."""
+        known = takewhile(self._wal.__contains__, count(after + 1))
+        self._wal = {n: self._wal[n] for n in known}
         found: list[ObjectMeta] = []
         window = 1
         while True:
-            begin = after + 1 + len(found)
+            begin = after + 1 + len(self._wal)
             copies = [partial(self._copy_wal_file, n) for n in range(begin, begin + window)]
-            for meta in all_of(copies, window):
+            for n, meta in enumerate(all_of(copies, window), begin):
                 if meta is None:
-                    return found
+                    return n - 1, found
+                self._wal[n] = meta.size
                 found.append(meta)
             window = min(2 * window, MAX_WINDOW)
 
@@ -269,13 +298,13 @@ class DatabaseMirror:
         except ObjectNotFound:
             return None
 
-    def _without_wal(self, wal_id: int, manifest: Manifest) -> Exception:
-        """Return the error for a missing file of the write-ahead log that the manifest needs."""
+    def _without_wal(self, wal_id: int, needed: int) -> Exception:
+        """Return the error for a missing file of the write-ahead log, which is needed up to `needed`."""
         if self._files.latest_manifest()[1].replay_after_wal_id >= wal_id:
             return _Vanished(f"file {wal_id} of the write-ahead log was deleted")
         return CorruptObject(
             self._paths.wal(wal_id),
-            f"is missing, although the manifest replays up to file {manifest.wal_id_last_seen}; if the "
+            f"is missing, although the database has had files up to {needed}; if the "
             "write-ahead log is in a store of its own, Lithify cannot mirror the database",
         )
 
@@ -284,7 +313,7 @@ class DatabaseMirror:
     def _publish(self, point: RestorePoint, chosen: _Chosen | None) -> None:
         uses = self._uses
         if chosen is not None:
-            ssts = {i: self._sizes[i] for i in _views(chosen.manifest)}
+            ssts = {i: self._sizes[i] for i in views_of(chosen.manifest)}
             self._target.add_manifest(chosen.id, chosen.data, CopiedManifest(ssts))
             if all(p.manifest_id != chosen.id for p in self._now().points):
                 uses = uses + Counter(ssts.keys())
@@ -295,10 +324,8 @@ class DatabaseMirror:
 
     def _drop_points(self, report: MirrorReport, policy: KeepPolicy) -> MirrorReport:
         state = self._now()
-        if (
-            not report.is_new
-            and states.kept_points(state.points, policy, self._clock.now_ms()) == state.points
-        ):
+        known = states.kept_points(state.points, policy, self._clock.now_ms())
+        if not report.is_new and state.doomed.is_empty and known == state.points:
             return report
         now_ms = min(self._clock.now_ms(), self._target.changed_ms())
         kept = states.kept_points(state.points, policy, now_ms)
@@ -306,7 +333,7 @@ class DatabaseMirror:
             gone = {p.manifest_id for p in state.points} - {p.manifest_id for p in kept}
             uses = Counter(self._uses)
             for manifest_id in gone:
-                uses.subtract(self._target.copied(manifest_id).ssts.keys())
+                uses.subtract(self._target.named_by(manifest_id))
             unused = [i for i, count in uses.items() if count <= 0]
             state = self._change(lambda now: states.without_points(now, kept, unused))
             self._uses = Counter({i: count for i, count in uses.items() if count > 0})
@@ -330,16 +357,6 @@ class DatabaseMirror:
     def _change(self, change: Callable[[MirrorState], MirrorState]) -> MirrorState:
         self._state = self._target.change(self._session, change)
         return self._state
-
-
-def _views(manifest: Manifest) -> dict[Ulid, View]:
-    """Return a view of each SST that the manifest names."""
-    return {view.sst.id: view for view in _each_view(manifest)}
-
-
-def _each_view(manifest: Manifest) -> Iterator[View]:
-    for tree in manifest.trees():
-        yield from tree.views()
 
 
 def _content(manifest: Manifest) -> Manifest:

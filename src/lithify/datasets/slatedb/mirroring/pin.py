@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ class PinLapsed(LithifyError):
 
 
 class SourcePin:
-    """A checkpoint in the database with these files."""
+    """A checkpoint in the database with these files. `keep` is safe to call from several threads."""
 
     def __init__(self, files: DatabaseFiles, clock: Clock, ids: Ids) -> None:
         self._files = files
@@ -30,6 +31,7 @@ class SourcePin:
         self._ahead_ms = 0
         """How far the store's clock is ahead of this machine's: collectors may go by either."""
         self._renewed_s = float("-inf")
+        self._renewing = threading.Lock()
 
     def take(self) -> int:
         """Add the checkpoint. Return the id of the manifest that it keeps, which is the one with it."""
@@ -58,11 +60,13 @@ class SourcePin:
 
     def keep(self) -> None:
         """Prolong the checkpoint if half of its life is over. Raise `PinLapsed` if it is gone."""
-        now_s = self._clock.monotonic_s()
-        if now_s - self._renewed_s < LIFETIME_S / 2:
-            return
-        self._renewed_s = now_s
+        with self._renewing:
+            now_s = self._clock.monotonic_s()
+            if now_s - self._renewed_s >= LIFETIME_S / 2:
+                self._prolong()
+                self._renewed_s = now_s
 
+    def _prolong(self) -> None:
         def prolong(manifest_id: int, manifest: Manifest) -> Manifest:
             if all(c.id != self._id for c in manifest.checkpoints):
                 raise PinLapsed(

@@ -45,13 +45,15 @@ class RestorePoint:
     """A state of the database that can be restored."""
 
     at_ms: TimeMs
-    """The time up to which it has all writes and after which it has none, by the clock of the database's
-    store, in wall-clock milliseconds."""
+    """A time after which it has no writes, at most a second later than that of its last one, by the clock of
+    the database's store, in wall-clock milliseconds."""
     manifest_id: Count
     wal_after: Count
     """The last file of the write-ahead log that the manifest does not need."""
     wal_to: Count
     """The last file of the write-ahead log that belongs to the point; `wal_after` if there is none."""
+    wal_bytes: Count
+    """Size of these files together."""
 
 
 @dataclass(frozen=True, slots=True)

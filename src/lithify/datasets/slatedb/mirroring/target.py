@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 
 from lithify.base.clock import Clock
 from lithify.base.concurrency import each_of
-from lithify.base.errors import CorruptObject, DatasetNotFound, ObjectExists, Refused
+from lithify.base.errors import CorruptObject, DatasetNotFound, ObjectExists, ObjectNotFound, Refused
 from lithify.base.ids import Ids, Ulid
 from lithify.datasets.slatedb.format.manifest import decode_manifest
 from lithify.datasets.slatedb.format.paths import DatabasePaths, parse_sst_key, parse_wal_key
@@ -29,6 +29,7 @@ from lithify.datasets.slatedb.model import Manifest
 from lithify.store.deleting import Deleting, delete_listed
 from lithify.store.keys import format_id, join, url_of
 from lithify.store.objects import ObjectMeta, ObjectStore
+from lithify.store.proof import MEMORY, PROBES
 from lithify.store.versions import Version, VersionedFiles
 
 KEPT_VERSIONS = 20
@@ -131,9 +132,11 @@ class MirrorTarget:
     def copied_key(self, manifest_id: int) -> str:
         return join(self.root, "manifests", f"{format_id(manifest_id)}{_SUFFIX}")
 
+    def manifest_bytes(self, manifest_id: int) -> bytes:
+        return self.store.get(self.manifest_key(manifest_id))
+
     def manifest(self, manifest_id: int) -> Manifest:
-        key = self.manifest_key(manifest_id)
-        return decode_manifest(self.store.get(key), key)
+        return decode_manifest(self.manifest_bytes(manifest_id), self.manifest_key(manifest_id))
 
     def copied(self, manifest_id: int) -> CopiedManifest:
         key = self.copied_key(manifest_id)
@@ -171,9 +174,17 @@ class MirrorTarget:
         """Return how many manifests of the points name each SST."""
         manifest_ids = sorted({point.manifest_id for point in points})
         found: Counter[Ulid] = Counter()
-        for copied in each_of((partial(self.copied, i) for i in manifest_ids), MANIFESTS_AT_ONCE):
-            found.update(copied.ssts.keys())
+        for named in each_of((partial(self.named_by, i) for i in manifest_ids), MANIFESTS_AT_ONCE):
+            found.update(named)
         return found
+
+    def named_by(self, manifest_id: int) -> Collection[Ulid]:
+        """Return the SSTs that a manifest of a point names; none if its list is lost, so that they are never
+        deleted with it."""
+        try:
+            return self.copied(manifest_id).ssts.keys()
+        except (ObjectNotFound, CorruptObject):
+            return ()
 
     def delete(self, doomed: Doomed) -> int:
         """Delete doomed objects, if they are still those listed now. Return their number."""
@@ -194,7 +205,8 @@ class MirrorTarget:
 
 
 def first_object(store: ObjectStore, paths: DatabasePaths) -> str | None:
-    """Return the key of an object at the place, or `None` if it is empty. Lithify's own folder, where it
-    tests the store, does not count."""
-    own = f"{paths.own_folder}/"
-    return next((meta.key for meta in store.stream(paths.root) if not meta.key.startswith(own)), None)
+    """Return the key of an object at the place, or `None` if it is empty. The objects by which the store was
+    tested do not count."""
+    record, probes = join(paths.own_folder, MEMORY), f"{join(paths.own_folder, PROBES)}/"
+    found = (meta.key for meta in store.stream(paths.root))
+    return next((key for key in found if key != record and not key.startswith(probes)), None)
