@@ -21,7 +21,7 @@ from lithify.protocol.model import AssignedWorker, Compaction, CompactionState, 
 from lithify.service.worker import Worker
 from lithify.testing.engine import InlineEngine
 from tests.compacting import dataset_at
-from tests.datasets.slatedb.trees import Mint, manifest_of, tiered
+from tests.datasets.slatedb.trees import MB, Mint, manifest_of, tiered
 from tests.judge.client import Delete, Put
 from tests.judge.official import open_db
 
@@ -136,7 +136,7 @@ def test_every_older_l0_sst_must_be_read_by_a_compaction_in_progress() -> None:
 
 
 def test_what_is_left_out_must_be_older_and_go_to_an_older_run() -> None:
-    tree = Mint().tree(4, (1,))
+    tree = Mint().tree(4, {1: MB})
     manifest, running = manifest_of(tree), CompactionState.RUNNING
     newer, older = tiered(tree, slice(0, 2), (), 9), tiered(tree, slice(2, 4), (), 8)
     assert why(newer, (older, running), of=manifest) is None

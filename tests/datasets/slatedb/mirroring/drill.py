@@ -50,9 +50,16 @@ class Drill:
         """A new session, whose every request goes through `wrap`."""
         store, root = open_store(str(self.database))
         store, paths = wrap(store), DatabasePaths(root)
-        files = DatabaseFiles(store, paths, str(self.database), self.clock, IDS, random.Random(1))
+        files = self.files(store)
         target = MirrorTarget(store, open_store(str(self.target))[1], self.clock, IDS, random.Random(2))
         return DatabaseMirror(paths, files, target, ObjectCopier(store, store, False), self.clock, IDS)
+
+    def files(self, store: ObjectStore | None = None) -> DatabaseFiles:
+        """The manifests of the database."""
+        opened, root = open_store(str(self.database))
+        return DatabaseFiles(
+            store or opened, DatabasePaths(root), str(self.database), self.clock, IDS, random.Random(1)
+        )
 
     def mirror(self) -> MirrorTarget:
         store, root = open_store(str(self.target))

@@ -19,7 +19,7 @@ from lithify.testing.faulty import Crash, FaultyStore, StoreFault
 from tests.compacting import compact, dataset_at
 from tests.datasets.slatedb.mirroring.drill import ALL, Drill, rows_of
 from tests.judge.client import copy_database
-from tests.judge.official import open_db
+from tests.judge.official import Error, open_db, open_reader
 
 NEWEST = KeepPolicy(keep_ms=0)
 ROWS = {b"k%d" % n: b"v" * 100 for n in range(6)}
@@ -138,9 +138,9 @@ def test_a_restore_killed_between_any_two_writes(drill: Callable[[], Drill]) -> 
         place = f"place-{at}"
         with pytest.raises(Crash):
             one.restore(wrap=Dying(at, ENDS[at % 2]), to=place)
-        with pytest.raises(Refused, match="another point began|already has a database"):
+        with pytest.raises(Refused, match=r"another point began|already has a database"):
             one.restore(one.state().points[0].at_ms, to=place)
-        with pytest.raises(official.Error), open_reader(one.folder / place):
+        with pytest.raises(Error), open_reader(one.folder / place):
             pass
         one.restore(to=place)
         assert rows_of(one.folder / place) == {**ROWS, b"last": b"row 2", b"more": b"row 3"}
