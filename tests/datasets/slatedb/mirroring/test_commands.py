@@ -76,6 +76,9 @@ def test_what_is_no_mirror(tmp_path: Path) -> None:
         result = invoke(*words)
         assert result.exit_code == 2
         assert "there is no mirror at" in result.output
+    nowhere = invoke("restore", f"{tmp_path}/*", str(tmp_path / "x"))
+    assert nowhere.exit_code == 2
+    assert "there is no mirror at any place that matches" in nowhere.output
     inside = invoke("mirror", source, f"{source}/mirror")
     assert inside.exit_code == 2
     assert "overlap" in inside.output

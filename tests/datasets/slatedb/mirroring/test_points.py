@@ -16,7 +16,7 @@ from lithify.store.urls import open_store
 from tests.compacting import compact, dataset_at
 from tests.datasets.slatedb.collecting import AT_ONCE
 from tests.datasets.slatedb.mirroring.drill import ALL, Drill
-from tests.judge.official import open_db
+from tests.judge.official import Admin, CloneSource, open_db
 
 NEWEST = KeepPolicy(keep_ms=0)
 
@@ -121,6 +121,21 @@ def test_an_empty_database_and_one_without_a_log(drill: Drill, tmp_path: Path) -
         database.flush()
         other.session().take_point(ALL)
         assert other.rows() == {b"k": b"v"}
+
+
+def test_a_clone_is_restored_with_the_ssts_of_its_parent(drill: Drill) -> None:
+    parent = drill.folder / "parent"
+    with open_db(parent) as database:
+        database.put(b"parent", b"1")
+        database.flush()
+    Admin(drill.database).clone_from(CloneSource(parent))
+    with open_db(drill.database) as database:
+        database.put(b"own", b"2")
+        database.flush()
+        drill.session().take_point(ALL)
+    shutil.rmtree(parent)
+    shutil.rmtree(drill.database)
+    assert drill.rows() == {b"parent": b"1", b"own": b"2"}
 
 
 def test_places_that_are_not_empty_are_refused(drill: Drill) -> None:
