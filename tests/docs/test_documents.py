@@ -151,6 +151,7 @@ RUN = {
     "deployment.md": "test_documents",
     "airflow.md": "test_howtos",
     "dagster.md": "test_howtos",
+    "mirrors.md": "test_howtos",
     "notebooks.md": "notebook",
     "spark-submit.md": "test_howtos",
 }

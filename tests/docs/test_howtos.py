@@ -182,3 +182,13 @@ def test_kubernetes() -> None:
     assert problems(merged(chart.values, shown)) == []
     assert chart.documents(shown)
     assert (DOCS / "howto" / "kubernetes.md").parent.joinpath("../../deploy/helm/lithify").is_dir()
+
+
+def test_mirrors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = examples("howto/mirrors.md")
+    with open_db(tmp_path / "my-db") as database:
+        database.put(b"k", b"v")
+    run(code.replace("s3://backup/my-db", str(tmp_path / "backup")), tmp_path)
+    assert "T" in capsys.readouterr().out
+    with open_db(tmp_path / "my-db-restored") as database:
+        assert dict(database.scan()) == {b"k": b"v"}
