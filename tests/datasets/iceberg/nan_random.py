@@ -13,6 +13,10 @@
 The conditions mean the same to all engines. SQL takes NaN for the greatest number and Iceberg does not, so a
 lower limit always says what happens to NaN. An inequality does too: PyIceberg deletes no NaN that it is not
 told of.
+
+In its own files, Java counts a field of a struct as null only if the struct is not: by IS NULL it misses the
+other rows, and so may DuckDB, which reads the same counts. Only in files that no compaction has rewritten may
+these rows be missed.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg import expressions
 from pyiceberg.expressions import And, BooleanExpression, Or
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -218,7 +223,10 @@ class Subject:
         for operation in operations:
             self._do(operation)
             self.agree()
-        assert self._float_partition or all("/lithify-" in file.file_path for file in files_of(self.table))
+        if not self._float_partition:  # there, -0.0 and 0.0 are two partitions
+            files = files_of(self.table)
+            by_partition = Counter(file.partition for file in files)
+            assert all(_is_compacted(f.file_path) or by_partition[f.partition] == 1 for f in files)
 
     def _do(self, operation: str) -> None:
         clock, now = a_clock(), fresh(self.table)
@@ -249,18 +257,20 @@ class Subject:
         # PyIceberg deletes by no field of a struct, and by OR leaves rows with null in either column.
         deletes = [_condition(self._rng, ("x", "f"), ("AND",)) for _ in range(DELETES)]
         deletes += [_condition(self._rng, tuple(FLOATS)) for _ in range(DELETES)]
-        truth = self._truth([*filters, *deletes])
+        truth, uncounted = self._truth([*filters, *deletes]), self._uncounted()
         engines = [self._filter_by_java, self._filter_by_duckdb]
         for engine in [*engines, self._filter_by_pyiceberg] if not self._float_partition else engines:
             for condition, ids, found in zip(filters, truth, engine(filters), strict=False):
-                assert found == ids, f"{engine.__name__}: {condition.sql}: {_difference(found, ids)}"
+                message = f"{engine.__name__}: {condition.sql}: {_difference(found, ids)}"
+                assert ids - uncounted <= found <= ids, message
                 self.counts[f"filters that find {_share(ids, self._rows)}"] += 1
         everything = {row[1] for row in self._rows}
         for n, (condition, gone) in enumerate(zip(deletes, truth[FILTERS:], strict=True)):
             is_java = self._float_partition or n >= DELETES
             delete, left = self._delete_by_java if is_java else self._delete_by_pyiceberg, everything - gone
             found = self._left_after(delete, condition)
-            assert found == left, f"{delete.__name__}: {condition.sql}: {_difference(found, left)}"
+            message = f"{delete.__name__}: {condition.sql}: {_difference(found, left)}"
+            assert left <= found <= left | uncounted, message
             self.counts[f"deletes of {_share(gone, self._rows)}"] += 1
 
     def _truth(self, conditions: Sequence[Condition]) -> list[set[int]]:
@@ -269,6 +279,13 @@ class Subject:
         rows = self._sql(f"SELECT id, {columns} FROM events", self.twin)
         assert len(rows) == len(self._rows)
         return [{row[0] for row in rows if row[n]} for n in range(1, len(conditions) + 1)]
+
+    def _uncounted(self) -> set[int]:
+        """The ids of rows with a null struct in files that are still as Java wrote them."""
+        paths = [file.file_path for file in files_of(self.table) if not _is_compacted(file.file_path)]
+        files = (pq.ParquetFile(path.removeprefix("file://")) for path in paths)
+        rows = [row for file in files for row in file.read(columns=["id", "s"]).to_pylist()]
+        return {row["id"] for row in rows if row["s"] is None or row["s"]["t"] is None}
 
     def _filter_by_java(self, filters: Sequence[Condition]) -> list[set[int]]:
         return _by_number(self._sql(_each("events", filters), self.table), len(filters))
@@ -462,6 +479,10 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, float):
         return repr(value)
     return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+def _is_compacted(path: str) -> bool:
+    return path.rpartition("/")[2].startswith("lithify-")
 
 
 def _difference(found: Any, expected: Any) -> str:
