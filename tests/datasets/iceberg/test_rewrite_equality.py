@@ -21,20 +21,24 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, StructType
 
+from lithify.datasets.iceberg.compaction.state import cost_of
 from lithify.datasets.iceberg.deletes import key_matching
 from lithify.datasets.iceberg.deletes.key_columns import KeyColumns
 from lithify.datasets.iceberg.deletes.key_matching import KeyMatcher
+from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.format.summary import MOVED_ROWS
 from lithify.datasets.iceberg.rewriting import rewrite_equality
 from lithify.datasets.iceberg.rewriting.equality_plan import ColumnBounds, may_share_keys
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
 from lithify.datasets.iceberg.rewriting.rewrite_equality import EqualityRewriter, RewritingEquality
-from tests.datasets.iceberg.hadoop_lake import hadoop_lake
 from tests.datasets.iceberg.running import Steps, a_clock, compact, dataset_of
 from tests.datasets.iceberg.tables import (
+    DAY,
     SCHEMA,
     START,
     Row,
+    _commit_deletes,
     append,
     check,
     data_file,
@@ -45,14 +49,15 @@ from tests.datasets.iceberg.tables import (
     files_of,
     fresh,
     make_rows,
+    new_catalog,
     new_table,
     read,
     read_by_duckdb,
     read_by_java,
+    set_version,
 )
 from tests.datasets.iceberg.test_equality_deletes import AT_ONCE, BY_DEVICE, without
-from tests.datasets.iceberg.test_version3 import create, insert
-from tests.judge.iceberg_java import IcebergJava
+from tests.datasets.iceberg.test_rewrite_vectors import OwnCatalog
 
 
 def run(table: Table, **options: bool) -> RewritingEquality:
@@ -176,8 +181,6 @@ def test_keys_inside_structs(catalog: SqlCatalog) -> None:
 
 def delete_by(table: Table, keys: pa.Table, ids: list[int]) -> None:
     """Delete by columns with these ids, which are in the schema of `keys` already."""
-    from tests.datasets.iceberg.tables import _commit_deletes
-
     kind = DataFileContent.EQUALITY_DELETES
     _commit_deletes(fresh(table), keys, kind, 0, Record(), ({}, {}), equality_ids=ids)
 
@@ -218,14 +221,9 @@ def test_files_that_cannot_be_read_keep_younger_deletes(catalog: SqlCatalog) -> 
 
 
 def test_what_readers_pay_is_shown_and_bounds_prune_files(catalog: SqlCatalog) -> None:
-    from lithify.datasets.iceberg.compaction.state import cost_of
-    from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
-
     table = new_table(catalog)
     rows = [append(table, make_rows(5)) for _ in range(3)]
     keys = pa.table({"id": pa.array([rows[1][2][1]], pa.int64())})
-    from tests.datasets.iceberg.tables import _commit_deletes
-
     bound = rows[1][2][1].to_bytes(8, "little")
     field = keys.schema.field(0).with_metadata({"PARQUET:field_id": "2"})
     kind, bounds = DataFileContent.EQUALITY_DELETES, ({2: bound}, {2: bound})
@@ -290,8 +288,8 @@ def test_a_compaction_commits_meanwhile(catalog: SqlCatalog, monkeypatch: pytest
     steps = Steps(dataset_of(table))
     steps.schedule()
     steps.execute()
+    append(table, make_rows(1, START + 3 * DAY))  # so that not all files are inputs
     delete_equal(table, [rows[4][1]])
-    append(table, make_rows(1))  # so that not all files are inputs
     meanwhile(monkeypatch, lambda: steps.commit())
     before = read_by_duckdb(table)
     found = run(table)
@@ -355,6 +353,7 @@ def test_a_rewrite_that_was_wrong_would_be_a_conflict(
     steps.schedule()
     steps.execute()
     append(table, make_rows(1))
+    delete_equal(table, [-1])
     usual = KeyMatcher.deleted
 
     def half(self: KeyMatcher) -> dict[int, Any]:
@@ -381,19 +380,26 @@ def test_coordinators_do_it_beyond_a_number_of_files(catalog: SqlCatalog) -> Non
 # Version 3
 
 
-def test_vectors_of_version_3(java: IcebergJava, tmp_path: Path) -> None:
-    with hadoop_lake(java, tmp_path) as lake:
-        table = create(lake, properties={"write.delete.mode": "merge-on-read"})
-        insert(lake, 20)
-        insert(lake, 20, 100)
-        lake.sql("DELETE FROM lake.db.events WHERE id IN (3, 105)")
-        delete_equal(fresh(table), [3, 4, 107, 999])
-        rows = read_by_java(table)
-        assert len(rows) == 36
-        found = run(table)
-        assert (found.deleted_rows, len(found.removed), equality_files(table)) == (2, 1, [])
-        assert read_by_java(table) == read_by_duckdb(table) == rows
-        assert sorted(file.record_count for file in delete_files_of(table)) == [2, 2]
+@pytest.mark.parametrize("has_vectors", [True, False])
+def test_vectors_of_version_3(tmp_path: Path, *, has_vectors: bool) -> None:
+    """The new vectors have the positions of the vectors or delete files that they replace."""
+    table = new_table(new_catalog(tmp_path))
+    rows = append(table, make_rows(20)) + append(table, make_rows(20))
+    delete_positions(table, {file.file_path: [1] for file in files_of(table)})
+    delete_equal(table, [rows[1][1], rows[4][1], rows[25][1], -1])
+    set_version(table, 3)
+    owned = OwnCatalog("test", **table.catalog.properties).load_table(table.name())
+    left = without(rows, *(rows[n][1] for n in (1, 4, 21, 25)))
+    assert read_by_duckdb(owned) == left
+    if has_vectors:
+        assert DeleteRewriter(dataset_of(owned), a_clock()).run().removed
+    found = run(owned)
+    assert (found.outcome, found.deleted_rows) == (RewriteOutcome.REWRITTEN, 2)
+    head = read_listing(fresh(owned), "main", ManifestCache())
+    assert head is not None
+    assert [len(vectors) for vectors in head.vectors.values()] == [1, 1]
+    assert not equality_files(owned)
+    assert read_by_java(owned) == read_by_duckdb(owned) == read(owned) == left
 
 
 # Many keys

@@ -88,6 +88,8 @@ class KeyMatcher:
 
 
 def _collect(vectors: dict[int, DeletionVector], files: Numbers, positions: Numbers) -> None:
+    if not len(files):
+        return
     order = np.argsort(files, kind="stable")
     files, positions = files[order], positions[order]
     numbers, starts = np.unique(files, return_index=True)
