@@ -258,7 +258,7 @@ def _find(table: Table, group: KeyGroup, known: _Found) -> int:
 def _noted(failed: dict[FileName, str], name: FileName) -> Iterator[None]:
     """Note in `failed` why the file with this name could not be read."""
     try:
-        with contained(f"reading {name[0]}"):
+        with contained(f"reading {name[0]}"), translated(f"reading {name[0]}"):
             yield
     except (StoreUnavailable, NoRoom):
         raise
