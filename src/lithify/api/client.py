@@ -495,9 +495,9 @@ class Dataset:
         self, *, skip: Collection[str] = (), take_over: bool = False, on_event: Observer | None = None
     ) -> Maintained:
         """Run one pass of all maintenance of a table, in the order of `PARTS`: compact its data; rewrite
-        equality deletes, and remove and merge delete files; rewrite manifests; expire history that is not needed; delete garbage and files
-        that expired a grace period ago. Parts in `skip`, and those that the table's policy skips, are left
-        out.
+        equality deletes, and remove and merge delete files; rewrite manifests; expire history that is not
+        needed; delete garbage and files that expired a grace period ago. Parts in `skip`, and those that the
+        table's policy skips, are left out.
 
         A part that fails does not stop the others; its error is in `Maintained.errors`. Only
         `StoreUnavailable` ends the pass. For datasets other than tables, raise `Refused`

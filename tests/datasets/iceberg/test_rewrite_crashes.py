@@ -1,5 +1,6 @@
-"""A rewrite of manifests, of delete files or of equality deletes that dies, or fails, at any call of the files
-and the catalog: the table reads as before, and the next run and the garbage collection leave nothing behind."""
+"""A rewrite of manifests, of delete files or of equality deletes that dies, or fails, at any call of the
+files and the catalog: the table reads as before, and the next run and the garbage collection leave nothing
+behind."""
 
 from __future__ import annotations
 
@@ -85,7 +86,9 @@ class Template:
             assert read_by_duckdb(table) == self.rows, site
             snapshots = catalog.load_table(NAME).snapshots()
             summaries = [s.summary.operation.value for s in snapshots if s.summary is not None]
-            assert summaries.count("replace") == 1, site
+            # A delete file that could not be read was left for the next run.
+            most = 2 if self._rewriter is EqualityRewriter else 1
+            assert 1 <= summaries.count("replace") <= most, site
             root = Path(table.location().removeprefix("file://"))
             age_files(root)
             collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False))

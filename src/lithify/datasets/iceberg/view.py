@@ -51,8 +51,9 @@ def _show_equality(state: TableState) -> tuple[Line, ...]:
     files = text.count(cost.files, "file")
     return (
         Line(
-            f"{files} with {cost.keys:,} keys ({text.size(cost.size_bytes)}); reading all rows takes "
-            f"{text.size(cost.scan_bytes)} of them, {cost.scan_keys:,} keys: lithify rewrite-equality-deletes.",
+            f"{files} with {cost.keys:,} keys ({text.size(cost.size_bytes)}); a scan of all rows reads "
+            f"{text.size(cost.scan_bytes)} and {cost.scan_keys:,} keys of them. `lithify "
+            "rewrite-equality-deletes` turns them into deletes by position.",
             "Equality deletes:",
         ),
     )

@@ -95,7 +95,8 @@ class DeletedKeys:
                 if held_bytes > MAX_HELD_BYTES:
                     raise Unsupported(
                         f"the equality deletes up to {delete.path} take more than "
-                        f"{MAX_HELD_BYTES // 2**20} MiB in memory; let their writer apply them"
+                        f"{MAX_HELD_BYTES // 2**20} MiB in memory; run `lithify "
+                        "rewrite-equality-deletes`"
                     )
         self._sets = [
             NewestDeletes(batches) for batches in read.values() if any(len(batch) for batch, _ in batches)

@@ -3,12 +3,13 @@
 1. Equality delete files with the same scope and by the same columns are a *key group*: their keys are read
    together. The scope is a partition, or the whole table for files of a spec without partitions.
 2. A delete applies to the data files of its scope with a lower data sequence number. It may be removed once
-   the rows that it deletes are known in each of them. So files that cannot be read keep the deletes younger
-   than themselves, and no others.
+   the rows that it deletes are known in each of them. So files that cannot be read, or not be named, since
+   their path is listed more than once, keep the deletes younger than themselves, and no others.
 3. A data file of whose keys no delete can have one, by the bounds of both, is not read (`may_share_keys`).
 4. Groups all of whose data files are inputs of active compactions are left to these.
 
-Delete files listed more than once, encrypted ones and those that are not Parquet are left alone.
+Delete files listed more than once, encrypted ones and those that are not Parquet are left alone, with a
+note.
 """
 
 from __future__ import annotations
@@ -48,16 +49,9 @@ GroupKey = tuple[Place | None, tuple[int, ...]]
 """A scope, `None` for the whole table, and the ids of the columns."""
 _MAX_COMPARED = 64
 """The maximum number of delete files whose bounds are compared with those of a data file."""
-_NUMBERS = (
-    IntegerType,
-    LongType,
-    DateType,
-    TimeType,
-    TimestampType,
-    TimestamptzType,
-    TimestampNanoType,
-    TimestamptzNanoType,
-)
+_TIMES = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
+_TIME_BYTES = 8
+_NUMBERS = (IntegerType, LongType, DateType, TimeType, *_TIMES)
 _ORDERED = (*_NUMBERS, StringType, BinaryType, FixedType, DecimalType)
 
 
@@ -69,10 +63,8 @@ class KeyGroup:
     deletes: list[EqualityDelete] = field(default_factory=list)
     """In ascending order of their sequence numbers; at least one."""
     data: list[ManifestEntry] = field(default_factory=list)
-    """The data files that at least one of the deletes applies to."""
-    kept_from: float = float("inf")
-    """Deletes with a higher sequence number must be kept: a data file with this one cannot be named, since
-    its path is listed more than once."""
+    """The data files that at least one of the deletes applies to, in ascending order of their sequence
+    numbers."""
 
     @property
     def names(self) -> tuple[DeleteName, ...]:
@@ -83,8 +75,17 @@ class KeyGroup:
         """Return the number of deleted keys."""
         return sum(delete.file.record_count for delete in self.deletes)
 
+    def keep_younger(self, number: int) -> int:
+        """Remove the deletes with a higher sequence number, and the data files that no other applies to.
+        Return the number of removed deletes."""
+        count = len(self.deletes)
+        self.deletes = [delete for delete in self.deletes if delete.number <= number]
+        newest = self.deletes[-1].number if self.deletes else 0
+        self.data = [entry for entry in self.data if (entry.sequence_number or 0) < newest]
+        return count - len(self.deletes)
+
     def to_read(self) -> Iterator[ManifestEntry]:
-        """Yield the data files that may have a row with one of the keys."""
+        """Yield the data files that may have a row with one of the keys, the oldest first."""
         numbers = [delete.number for delete in self.deletes]
         bounds = [_bounds(delete.file, self.columns.types) for delete in self.deletes]
         for entry in self.data:
@@ -119,7 +120,7 @@ def plan_equality(
             continue
         if delete.field_ids not in columns:
             columns[delete.field_ids] = KeyColumns(listing.metadata, delete.field_ids)
-        why = columns[delete.field_ids].why_unfit or _why_left(listing, delete)
+        why = columns[delete.field_ids].why_unfit or _why_left(listing, file)
         if why is not None:
             plan.left.append(why)
             continue
@@ -137,27 +138,34 @@ def plan_equality(
 
 
 def _find_data(listing: Listing, plan: EqualityPlan) -> None:
-    by_scope: dict[Place | None, list[KeyGroup]] = defaultdict(list)
-    for (scope, _), group in plan.groups.items():
-        by_scope[scope].append(group)
+    by_scope: dict[Place | None, list[GroupKey]] = defaultdict(list)
+    for key in plan.groups:
+        by_scope[key[0]].append(key)
+    unreadable: dict[GroupKey, tuple[int, str]] = {}
     for entry in listing.entries(DataFileContent.DATA) if by_scope else ():
-        number = entry.sequence_number or 0
-        for group in (*by_scope[None], *by_scope.get(place_of(entry.data_file), ())):
-            if group.deletes[-1].number <= number:
+        number, why = entry.sequence_number or 0, _why_left(listing, entry.data_file)
+        for key in (*by_scope[None], *by_scope.get(place_of(entry.data_file), ())):
+            if plan.groups[key].deletes[-1].number <= number:
                 continue
-            if entry.data_file.file_path in listing.repeated:
-                group.kept_from = min(group.kept_from, number)
-            else:
-                group.data.append(entry)
+            if why is None:
+                plan.groups[key].data.append(entry)
+            elif key not in unreadable or number < unreadable[key][0]:
+                unreadable[key] = number, why
+    for group in plan.groups.values():
+        group.data.sort(key=lambda entry: entry.sequence_number or 0)
+    for key, (number, why) in unreadable.items():
+        plan.left += [f"apply to data files that {why}"] * plan.groups[key].keep_younger(number)
+        if not plan.groups[key].deletes:
+            del plan.groups[key]
 
 
-def _why_left(listing: Listing, delete: EqualityDelete) -> str | None:
-    if delete.path in listing.repeated:
+def _why_left(listing: Listing, file: DataFile) -> str | None:
+    if file.file_path in listing.repeated:
         return "are listed more than once"
-    if delete.file.key_metadata is not None:
+    if file.key_metadata is not None:
         return "are encrypted"
-    if delete.file.file_format != FileFormat.PARQUET:
-        return f"are in the format {delete.file.file_format.value}, not Parquet"
+    if file.file_format != FileFormat.PARQUET:
+        return f"are in the format {file.file_format.value}, not Parquet"
     return None
 
 
@@ -203,6 +211,8 @@ def _decoded(kind: IcebergType, data: bytes | None) -> Any:
     if data is None or not isinstance(kind, _ORDERED):
         return None
     if isinstance(kind, _NUMBERS):
+        if isinstance(kind, _TIMES) and len(data) != _TIME_BYTES:
+            return None  # of a date, in days, that was promoted
         return int.from_bytes(data, "little", signed=True)  # perhaps of a narrower type
     try:
         return from_bytes(kind, bytes(data))

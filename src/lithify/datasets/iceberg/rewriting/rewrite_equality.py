@@ -32,10 +32,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import numpy as np
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry
 from pyiceberg.table import Table
 
 from lithify.base.clock import Clock
@@ -68,15 +69,19 @@ from lithify.datasets.iceberg.rewriting.equality_plan import (
     plan_equality,
 )
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
-from lithify.datasets.iceberg.rewriting.rewrite_deletes import GRANULARITY
+from lithify.datasets.iceberg.rewriting.rewrite_deletes import is_by_partition
 
 MAX_ROWS = 4_000_000
 """The maximum deleted rows in one position delete file, except for those of a single data file."""
 
 _LEFT = "equality delete file(s)"
 
+_GRANULARITY = "partition"
+"""The default of `write.delete.granularity`, Java's: a run deletes a few rows of many data files."""
 FileName = tuple[str, int]
 """The path of a data file and its data sequence number."""
+_Rows = tuple[ManifestEntry, DeletionVector, DeletionVector]
+"""A data file, its rows that are deleted by position already, and those to delete, at least one."""
 
 
 @dataclass(slots=True)
@@ -108,6 +113,14 @@ class _Found:
     unread: dict[DeleteName, str] = field(default_factory=dict)
     """Why a delete file cannot be applied as a whole."""
 
+    def is_in_vain(self, group: KeyGroup) -> bool:
+        """Return whether none of the group's deletes can be removed, whatever its other data files have."""
+        kept_from = min((number for _, number in self.failed), default=inf)
+        return all(
+            delete.number > kept_from or name in self.unread
+            for delete, name in zip(group.deletes, group.names, strict=True)
+        )
+
 
 class EqualityRewriter:
     """A rewriter of one table's equality deletes."""
@@ -129,15 +142,14 @@ class EqualityRewriter:
             policy = self._dataset.policy(table, of_data=False)
             branch = check_deletes(table.metadata, policy.branch, self._dataset.url)
             self._dataset.lineage.check(table, self._dataset.load)
-            files = _count(table, branch, cache)
+            is_by_partition(table, _GRANULARITY)
+            files = _equality_files(table, branch, cache, trusting=unasked)
             if wanted is None:
-                done.delete_files = files
+                wanted, done.delete_files = frozenset(files), len(files)
             head = read_listing(table, branch, cache) if files else None
             if head is None or (unasked and done.delete_files <= policy.max_equality_delete_files):
                 return done
             plan = plan_equality(head, self._busy(), wanted)
-            if wanted is None:
-                wanted = frozenset(name for group in plan.groups.values() for name in group.names)
             done.notes = count_notes(plan.left, of=_LEFT)
             if not plan.groups:
                 return done
@@ -196,15 +208,18 @@ class EqualityRewriter:
         return RewriteOutcome.REWRITTEN
 
 
-def _count(table: Table, branch: str, cache: ManifestCache) -> int:
-    """Return the number of equality delete files; no manifest of data files is read for it."""
+def _equality_files(table: Table, branch: str, cache: ManifestCache, *, trusting: bool) -> list[DeleteName]:
+    """Return the equality delete files; no manifest of data files is read for it. With `trusting`, nothing is
+    read if the snapshot's summary states that there are none."""
     head = table.metadata.snapshot_by_name(branch)
     if head is None:
-        return 0
+        return []
+    if trusting and head.summary is not None and head.summary.get("total-equality-deletes") == "0":
+        return []
     listed = listed_manifests(table, head, cache)
     manifests = [manifest for manifest in listed if manifest.content == ManifestContent.DELETES]
     read = cache.read(table.io, manifests, table.metadata.specs())
-    return sum(_is_equality(entry) for entries in read for entry in entries)
+    return [_name_of(entry) for entries in read for entry in entries if _is_equality(entry)]
 
 
 def _is_equality(entry: ManifestEntry) -> bool:
@@ -220,19 +235,13 @@ def _foreseen(plan: EqualityPlan, done: RewritingEquality) -> RewritingEquality:
 
 def _find(table: Table, group: KeyGroup, known: _Found) -> int:
     """Find the deleted rows of a group's data files that are not known yet. Return how many were read."""
-    files = [
-        entry for entry in group.to_read() if _name_of(entry) not in known.rows.keys() | known.failed.keys()
-    ]
-    known.rows |= dict.fromkeys(
-        {_name_of(entry) for entry in group.data}
-        - {_name_of(entry) for entry in files}
-        - known.rows.keys()
-        - known.failed.keys()
-    )
-    unfit = [(entry, _why_unread(entry.data_file)) for entry in files]
-    known.failed |= {_name_of(entry): why for entry, why in unfit if why is not None}
-    files = [entry for entry, why in unfit if why is None]
-    if not files:
+    names = set(map(_name_of, group.data))
+    known.failed = {name: why for name, why in known.failed.items() if name in names}
+    unknown = names - known.rows.keys() - known.failed.keys()
+    files = [entry for entry in group.to_read() if _name_of(entry) in unknown]
+    known.rows |= dict.fromkeys(unknown - set(map(_name_of, files)))
+    read: list[ManifestEntry] = []
+    if not files or known.is_in_vain(group):
         return 0
     with tempfile.TemporaryDirectory(prefix="lithify-keys-") as folder:
         matcher = KeyMatcher(Path(folder), group.rows)
@@ -244,14 +253,17 @@ def _find(table: Table, group: KeyGroup, known: _Found) -> int:
                     matcher.add_keys(keys, delete.number)
         opened = OpenedAhead(table.io, [DataPath.of(e.data_file, PrefetchExtent.SOME) for e in files])
         for number, entry in enumerate(files):
+            if known.is_in_vain(group):
+                break
+            read.append(entry)
             with _noted(known.failed, _name_of(entry)), opened.take() as stream:
                 for start, keys in group.columns.of_rows(stream, entry.data_file):
                     matcher.add_rows(keys, number, start, entry.sequence_number or 0)
         vectors = matcher.deleted()
-    for number, entry in enumerate(files):
+    for number, entry in enumerate(read):
         if _name_of(entry) not in known.failed:
             known.rows[_name_of(entry)] = vectors.get(number)
-    return len(files)
+    return len(read)
 
 
 @contextmanager
@@ -270,14 +282,6 @@ def _name_of(entry: ManifestEntry) -> FileName:
     return entry.data_file.file_path, entry.sequence_number or 0
 
 
-def _why_unread(file: DataFile) -> str | None:
-    if file.key_metadata is not None:
-        return "are encrypted"
-    if file.file_format != FileFormat.PARQUET:
-        return f"are in the format {file.file_format.value}, not Parquet"
-    return None
-
-
 class _Change:
     """The changes of one snapshot."""
 
@@ -292,7 +296,7 @@ class _Change:
 
     def cover(self, group: KeyGroup, found: _Found) -> None:
         """Remove the deletes of a group all of whose data files are known, and delete their rows instead."""
-        kept_from = group.kept_from
+        kept_from: float = inf
         for entry in group.data:
             name, number = _name_of(entry), entry.sequence_number or 0
             vector = found.rows.get(name)
@@ -328,39 +332,33 @@ class _Change:
 
     def write(self, started: list[str]) -> None:
         """Write the new deletes. The paths of new files are added to `started` before they are written."""
+        rows = list(self._remaining())  # all that can fail to be read is read before anything is written
+        if not rows:
+            return
+        self.deleted_rows = sum(len(new) for _, _, new in rows)
         prefix = manifest_prefix(mark_of(self._table.metadata), uuid.uuid4().hex)
         if self._table.metadata.format_version > 2:
-            files = self._write_vectors(prefix, started)
+            files = self._write_vectors(rows, prefix, started)
         else:
-            files = self._write_positions(prefix, started)
+            files = self._write_positions(rows, prefix, started)
         self.replacement.added += [Added(file, None) for file in files]
 
-    def _write_vectors(self, prefix: str, started: list[str]) -> list[DataFile]:
-        if not self._rows:
-            return []
+    def _write_vectors(self, rows: Sequence[_Rows], prefix: str, started: list[str]) -> list[DataFile]:
         locations = locations_of(self._table.metadata, self._table.io.properties)
         path = locations.new_data_location(f"{prefix}-deletes-0.puffin")
         started.append(path)
+        for entry, _, _ in rows:
+            for old in self._head.vectors.get(entry.data_file.file_path, ()):
+                self.replacement.removed[key_of(old.data_file)] = old
+        vectors = (
+            NewVector(file.file_path, before | new, file.spec_id, file.partition)
+            for file, before, new in ((entry.data_file, before, new) for entry, before, new in rows)
+        )
+        return write_vectors(self._table.io, path, vectors)
 
-        def vectors() -> Iterator[NewVector]:
-            for entry, before, vector in self._remaining():
-                file = entry.data_file
-                self._replace_vector(entry)
-                yield NewVector(file.file_path, before | vector, file.spec_id, file.partition)
-
-        files = write_vectors(self._table.io, path, vectors())
-        if not files:  # all rows were deleted by position already
-            discard(self._table.io, [path])
-            started.remove(path)
-        return files
-
-    def _replace_vector(self, entry: ManifestEntry) -> None:
-        for old in self._head.vectors.get(entry.data_file.file_path, ()):
-            self.replacement.removed[key_of(old.data_file)] = old
-
-    def _write_positions(self, prefix: str, started: list[str]) -> list[DataFile]:
+    def _write_positions(self, rows: Sequence[_Rows], prefix: str, started: list[str]) -> list[DataFile]:
         options = delete_options(properties_of(self._table.metadata))
-        by_file = properties_of(self._table.metadata).get(GRANULARITY, "partition").lower() == "file"
+        by_file = not is_by_partition(self._table, _GRANULARITY)
         waiting: dict[Place, list[tuple[ManifestEntry, DeletionVector]]] = defaultdict(list)
         written: list[DataFile] = []
 
@@ -369,10 +367,10 @@ class _Change:
             name = f"{prefix}-deletes-{len(started)}.parquet"
             path = path_in_partition(self._table, name, file.spec_id, file.partition)
             started.append(path)
-            rows = _positions(parts)
-            written.append(write(self._table.io, path, rows, file.spec_id, file.partition, options))
+            positions = _positions(parts)
+            written.append(write(self._table.io, path, positions, file.spec_id, file.partition, options))
 
-        for entry, _, vector in self._remaining():
+        for entry, _, vector in rows:
             parts = waiting[place_of(entry.data_file)]
             if parts and (by_file or sum(len(one) for _, one in parts) + len(vector) > MAX_ROWS):
                 flush(parts)
@@ -382,9 +380,8 @@ class _Change:
             flush(parts)
         return written
 
-    def _remaining(self) -> Iterator[tuple[ManifestEntry, DeletionVector, DeletionVector]]:
-        """Yield each data file with rows to delete, those that are deleted by position already, and the
-        others, at least one."""
+    def _remaining(self) -> Iterator[_Rows]:
+        """Yield the data files that have rows to delete."""
         paths = sorted(self._rows)
         sources = [_source(n, self._entries[path], self._head) for n, path in enumerate(paths)]
         deleted = DeletedRows(self._table.io, sources)
@@ -394,7 +391,6 @@ class _Change:
             known = DeletionVector.of(before.astype(np.int64, copy=False))
             rest = vector - known
             if len(rest):
-                self.deleted_rows += len(rest)
                 yield entry, known, rest
 
 

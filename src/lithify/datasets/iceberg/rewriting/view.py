@@ -47,7 +47,8 @@ def show_equality(url: str, found: RewritingEquality) -> Shown:
         files = text.count(found.data_files, "data file")
         line = f"{lead}would be rewritten ({size}); the keys of {files} would be read."
     else:
-        line = f"{lead}were rewritten ({size}): {text.count(found.deleted_rows, 'row')} more deleted by position."
+        rows = text.count(found.deleted_rows, "row")
+        line = f"{lead}were rewritten ({size}); {rows} deleted by position instead."
     return _shown(url, found, counts, (Line(line),))
 
 
