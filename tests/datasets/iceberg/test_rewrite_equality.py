@@ -3,6 +3,7 @@ other writers and compactions do meanwhile."""
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,9 +12,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import DataFileContent
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
@@ -24,6 +31,7 @@ from lithify.datasets.iceberg.deletes import key_matching
 from lithify.datasets.iceberg.deletes.key_columns import KeyColumns
 from lithify.datasets.iceberg.deletes.key_matching import KeyMatcher
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
+from lithify.datasets.iceberg.format.publish import publish
 from lithify.datasets.iceberg.format.summary import MOVED_ROWS
 from lithify.datasets.iceberg.rewriting import rewrite_equality
 from lithify.datasets.iceberg.rewriting.equality_plan import ColumnBounds, may_share_keys
@@ -54,7 +62,7 @@ from tests.datasets.iceberg.tables import (
     read_by_java,
     set_version,
 )
-from tests.datasets.iceberg.test_equality_deletes import AT_ONCE, BY_DEVICE, without
+from tests.datasets.iceberg.test_equality_deletes import AT_ONCE, BY_DEVICE, VALUES, without
 from tests.datasets.iceberg.test_rewrite_vectors import OwnCatalog
 
 
@@ -183,6 +191,50 @@ def delete_by(table: Table, keys: pa.Table, ids: list[int]) -> None:
     _commit_deletes(fresh(table), keys, kind, 0, Record(), ({}, {}), equality_ids=ids)
 
 
+def delete_with_bounds(table: Table, keys: pa.Table) -> None:
+    """Delete by columns called as in the table now, with the bounds and counts that PyIceberg derives."""
+    fields = [table.schema().find_field(name) for name in keys.column_names]
+    ids = [field.field_id for field in fields]
+    keys = keys.cast(
+        pa.schema(
+            field.with_metadata({"PARQUET:field_id": str(n)})
+            for n, field in zip(ids, keys.schema, strict=True)
+        )
+    )
+    pq.write_table(keys, content := io.BytesIO())
+    found = data_file_statistics_from_parquet_metadata(
+        pq.read_metadata(content),
+        compute_statistics_plan(Schema(*fields), {}),
+        parquet_path_to_id_mapping(Schema(*fields)),
+    ).to_serialized_dict()
+    bounds = found["lower_bounds"], found["upper_bounds"]
+    kind = DataFileContent.EQUALITY_DELETES
+    _commit_deletes(fresh(table), keys, kind, 0, Record(), bounds, equality_ids=ids)
+
+
+def test_every_type_of_key_with_bounds(catalog: SqlCatalog) -> None:
+    """Each delete file has bounds, by which only the data file with its rows is read."""
+    long = ["a" * 16 + "z", "a" * 16 + "b", None, "a" * 40, "a" * 15]
+    values = {**VALUES, "long": (StringType(), pa.string(), long)}
+    fields = [NestedField(10 + n, name, values[name][0], required=False) for n, name in enumerate(values)]
+    table = new_table(catalog, schema=Schema(*SCHEMA.fields, *fields))
+    parts, expected = [], set[int]()
+    for n, (name, (_, kind, some)) in enumerate(values.items()):
+        ids = pa.array(range(10 * n, 10 * n + 5), pa.int64())
+        parts.append(pa.table({"id": ids, name: pa.array(some, kind)}))
+        expected |= {10 * n, 10 * n + 2, 10 * n + 3}
+    for part in parts:
+        fresh(table).append(part)
+    for part in parts:
+        delete_with_bounds(fresh(table), part.take([0, 2, 3]))
+    before = read_by_java(table, reader="generic")
+    assert {row[1] for row in before} == {10 * n + m for n in range(len(parts)) for m in range(5)} - expected
+    found = run(table)
+    assert (len(found.removed), found.deleted_rows, equality_files(table)) == (len(parts), len(expected), [])
+    assert found.data_files == len(parts)
+    assert read_by_java(table, reader="generic") == before
+
+
 def test_numbers_with_a_point(catalog: SqlCatalog) -> None:
     """All NaN are equal. A delete by a zero is left alone: readers differ about the other zero."""
     schema = Schema(*SCHEMA.fields, NestedField(4, "level", DoubleType(), required=False))
@@ -216,6 +268,33 @@ def test_files_that_cannot_be_read_keep_younger_deletes(catalog: SqlCatalog) -> 
     assert "cannot be read" in found.notes[0]
     place.write_bytes(content)
     rewritten(table, [first[1], *without(second, second[1][1])])
+
+
+def test_nothing_is_read_if_no_delete_could_be_removed(catalog: SqlCatalog) -> None:
+    """The oldest data file is not Parquet: a dry run knows it too."""
+    table = new_table(catalog)
+    path = f"{table.location()}/data/old.orc"
+    table.io.new_output(path).create().close()
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.ORC,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=1,
+    )
+    file.spec_id = 0
+    with fresh(table).transaction() as transaction, transaction.update_snapshot().fast_append() as added:
+        added.append_data_file(file)
+    rows = append(table, make_rows(3))
+    delete_equal(table, [rows[0][1]])
+    foreseen, found = run(table, dry_run=True), run(table)
+    assert found.outcome is foreseen.outcome is RewriteOutcome.NOTHING_TO_DO
+    assert found.data_files == 0
+    assert found.notes == (
+        "1 equality delete file(s) are left alone: they apply to data files that are in the format ORC, not "
+        "Parquet",
+    )
 
 
 def test_what_readers_pay_is_shown_and_bounds_prune_files(catalog: SqlCatalog) -> None:
@@ -253,14 +332,14 @@ def test_bounds() -> None:
 
 def meanwhile(patch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
     """Do these, one before each of the first commits."""
-    waiting, usual = list(actions), rewrite_equality.publish
+    waiting, usual = list(actions), publish
 
-    def publish(*arguments: Any) -> bool:
+    def after_them(*arguments: Any) -> bool:
         if waiting:
             waiting.pop(0)()
         return usual(*arguments)
 
-    patch.setattr(rewrite_equality, "publish", publish)
+    patch.setattr(rewrite_equality, "publish", after_them)
 
 
 def test_writers_commit_meanwhile(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +374,62 @@ def test_a_compaction_commits_meanwhile(catalog: SqlCatalog, monkeypatch: pytest
     assert not equality_files(table)
     assert read_by_duckdb(table) == read(table) == before
     assert rows[4][1] not in {row[1] for row in before}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_stream_of_upserts(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A writer in the style of Flink: each checkpoint deletes its keys from older files of a partition, and
+    adds their new rows, in one commit. It commits before, during and after rewrites, while another writer
+    deletes by position and a compaction runs. After each step, readers find what a dictionary has."""
+    rng, newest, checkpoints = random.Random(seed), dict[int, Row](), 0
+    table = new_table(catalog, spec=BY_DEVICE, properties={**AT_ONCE, "write.delete.mode": "merge-on-read"})
+    steps = Steps(dataset_of(table))
+
+    def checkpoint() -> None:
+        nonlocal checkpoints
+        checkpoints += 1
+        device = rng.choice("ab")
+        keys = rng.sample(range(1 if device == "a" else 2, 60, 2), 8)
+        upserts: list[Row] = [(START + checkpoints * timedelta(minutes=1), key, device) for key in keys[2:]]
+        place, column = Record(device), pa.table({"id": pa.array(keys, pa.int64())})
+        delete_keys(table, column, partition=place, together=[data_file(table, upserts)])
+        for key in keys:
+            newest.pop(key, None)
+        newest.update({row[1]: row for row in upserts})
+
+    def by_position() -> None:
+        files = {file.file_path: file for file in files_of(table)}
+        file = rng.choice(sorted(files))
+        position = rng.randrange(files[file].record_count)
+        delete_positions(fresh(table), {file: [position]}, files=files)
+        now = {row[1] for row in read_by_duckdb(table)}
+        newest.pop(next((key for key in newest if key not in now), 0), None)
+
+    checkpoint()
+    compactions = 0
+    for step in range(24):
+        action = rng.choice(["checkpoint", "checkpoint", "checkpoint", "delete", "compact", "rewrite"])
+        if action == "rewrite":
+            with monkeypatch.context() as patch:
+                meanwhile(patch, *rng.choices([checkpoint, steps.execute, lambda: None], k=2))
+                assert run(table).outcome is not RewriteOutcome.LOST_RACE
+        elif action == "compact":
+            if rng.random() < 0.5:
+                steps.execute()
+            compactions += len(steps.schedule().committed)
+        else:
+            checkpoint() if action == "checkpoint" else by_position()
+        assert sorted(read_by_duckdb(table)) == sorted(newest.values()), f"step {step}"
+    steps.execute()
+    compactions += len(steps.commit().committed)
+    assert compactions
+    run(table)
+    if equality_files(table):  # left to the compaction that the last tick scheduled
+        steps.execute()
+        steps.commit()
+        run(table)
+    assert not equality_files(table)
+    check(table, list(newest.values()))
 
 
 @pytest.mark.parametrize("is_planned_before", [True, False])

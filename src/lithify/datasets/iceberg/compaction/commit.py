@@ -17,9 +17,10 @@
 The rows of the outputs are those of the inputs in the planned snapshot. So the following must hold between
 that snapshot and the head for every input: the file is still there, with the same row ids, every row that
 was deleted by position still is, and no other equality deletes apply up to the planned snapshot's sequence
-number. Equality deletes may be gone, if all rows that they deleted are deleted by position now. Rows that were deleted by position meanwhile are deleted in the outputs (`moved_deletes`), in the same
-snapshot. This covers all changes in between, in any order, whether or not intermediate snapshots have
-expired; only the planned one is needed.
+number. Equality deletes may be gone, if all rows that they deleted are deleted by position now. Rows that
+were deleted by position meanwhile are deleted in the outputs (`moved_deletes`), in the same snapshot. This
+covers all changes in between, in any order, whether or not intermediate snapshots have expired; only the
+planned one is needed.
 Outputs have that sequence number and stay in the partition of their inputs. So the equality deletes that were
 already applied do not apply to the outputs, where they would delete rows that were added in between. Later
 ones do apply to the outputs and need no conflict.

@@ -151,9 +151,7 @@ class KeyColumns:
             start = 0
             names = [column.name for column in read]
             for batch in source.iter_batches(BATCH_ROWS, columns=names, use_threads=False):
-                # A name with a dot also chooses a struct with such a field.
-                chosen = batch.select(names)
-                yield start, _flat(projection.apply(chosen) for projection in projections)
+                yield start, _flat(projection.apply(batch) for projection in projections)
                 start += batch.num_rows
 
     def _constant(self, column: _KeyColumn, file: DataFile) -> dict[int, Any]:

@@ -211,7 +211,6 @@ class _Joins:
             names = [column.name for column in read]
             start = 0
             for batch in source.iter_batches(JOINED_ROWS, columns=names, use_threads=False):
-                batch = batch.select(names)  # a name with a dot also chooses a struct with such a field
                 kept = np.ones(batch.num_rows, np.bool_)
                 kept[hidden.between(start, start + batch.num_rows) - start] = False
                 start += batch.num_rows

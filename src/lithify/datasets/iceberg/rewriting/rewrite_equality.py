@@ -143,7 +143,7 @@ class EqualityRewriter:
             branch = check_deletes(table.metadata, policy.branch, self._dataset.url)
             self._dataset.lineage.check(table, self._dataset.load)
             is_by_partition(table, _GRANULARITY)
-            files = _equality_files(table, branch, cache, trusting=unasked)
+            files = _equality_files(table, branch, cache)
             if wanted is None:
                 wanted, done.delete_files = frozenset(files), len(files)
             head = read_listing(table, branch, cache) if files else None
@@ -208,13 +208,10 @@ class EqualityRewriter:
         return RewriteOutcome.REWRITTEN
 
 
-def _equality_files(table: Table, branch: str, cache: ManifestCache, *, trusting: bool) -> list[DeleteName]:
-    """Return the equality delete files; no manifest of data files is read for it. With `trusting`, nothing is
-    read if the snapshot's summary states that there are none."""
+def _equality_files(table: Table, branch: str, cache: ManifestCache) -> list[DeleteName]:
+    """Return the equality delete files; no manifest of data files is read for it."""
     head = table.metadata.snapshot_by_name(branch)
     if head is None:
-        return []
-    if trusting and head.summary is not None and head.summary.get("total-equality-deletes") == "0":
         return []
     listed = listed_manifests(table, head, cache)
     manifests = [manifest for manifest in listed if manifest.content == ManifestContent.DELETES]
