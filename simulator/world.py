@@ -278,6 +278,9 @@ class WatchedStore:
         self._inner.put(key, data)
         self._wrote(key, data)
 
+    def copy(self, source: str, key: str) -> bool:
+        raise AssertionError(f"{key}: no process of the simulation copies objects")
+
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
         new_etag = self._inner.replace(key, data, etag)
         self._wrote(key, data)

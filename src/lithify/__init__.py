@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lithify.api.client import Dataset, Job, Status, open
+    from lithify.api.copies import Mirror, restore
     from lithify.api.fleets import Fleet
     from lithify.api.groups import Group
     from lithify.api.results import Proposals, Proposed, Result
@@ -44,6 +45,7 @@ __all__ = [
     "HoldLapsed",
     "Job",
     "LithifyError",
+    "Mirror",
     "Proposals",
     "Proposed",
     "Refused",
@@ -53,10 +55,12 @@ __all__ = [
     "StoreError",
     "Unsupported",
     "open",
+    "restore",
 ]
 _HOMES = {
     **dict.fromkeys(("Dataset", "Job", "Status", "open"), "lithify.api.client"),
     **dict.fromkeys(("Proposals", "Proposed", "Result"), "lithify.api.results"),
+    **dict.fromkeys(("Mirror", "restore"), "lithify.api.copies"),
     "Fleet": "lithify.api.fleets",
     "Group": "lithify.api.groups",
     "Service": "lithify.api.serving",

@@ -62,6 +62,15 @@ class Claimed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimPostponed(Event):
+    """A worker does not claim a Scheduled compaction as long as this is the reason."""
+
+    compaction: str
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resumed(Event):
     """A compaction continues where another worker, or an earlier attempt, stopped."""
 

@@ -33,6 +33,7 @@ from lithify.cli.history import history
 from lithify.cli.hold import hold
 from lithify.cli.inspecting import inspect_app
 from lithify.cli.maintain import maintain
+from lithify.cli.mirroring import mirror, restore
 from lithify.cli.queue import queue_app
 from lithify.cli.readers import readers_app
 from lithify.cli.remove_orphans import remove_orphans
@@ -110,7 +111,7 @@ SERVICE = "Compact continuously, in several processes"
 FLEETS = "Many databases and tables"
 SINGLE = "Single compactions"
 HISTORY = "History of tables"
-COPIES = "Copies of logs"
+COPIES = "Copies of databases and logs"
 LOOK = "Inspect and repair"
 app.command(rich_help_panel=START)(demo)
 app.command(rich_help_panel=START)(plan)
@@ -135,6 +136,8 @@ app.command(rich_help_panel=HISTORY)(rewrite_manifests)
 app.command(rich_help_panel=HISTORY)(hold)
 app.add_typer(readers_app, name="readers", rich_help_panel=HISTORY)
 app.command("remove-orphans", rich_help_panel=HISTORY)(remove_orphans)
+app.command(rich_help_panel=COPIES)(mirror)
+app.command(rich_help_panel=COPIES)(restore)
 app.add_typer(group_app, name="group", rich_help_panel=COPIES)
 app.command(rich_help_panel=LOOK)(history)
 app.command(rich_help_panel=LOOK)(gc)

@@ -74,6 +74,10 @@ _SIGNS = (
     ),
     (re.compile(r"(.*/)?[0-9]{20}\.log"), "{url} holds segments of a log; open it as kafka+{url}"),
     (re.compile(r"(.*/)manifest/[0-9]{20}\.manifest"), "there is a database at {url}"),
+    (
+        re.compile(r"(.*/)?mirror/[0-9]{20}\.json"),
+        "{url} is a mirror of a database: `lithify inspect points` shows what `lithify restore` can restore",
+    ),
 )
 
 
@@ -82,7 +86,12 @@ def found_instead(store: ObjectStore, folder: str) -> str:
     there is no database; empty if none is seen. Reads a few pages of listings."""
     try:
         below = islice(store.folder(folder).folders, _FOLDERS_SEEN)
-        places = (folder, join(folder, "metadata"), *(join(key, "metadata") for key in below))
+        places = (
+            join(folder, "mirror"),
+            folder,
+            join(folder, "metadata"),
+            *(join(key, "metadata") for key in below),
+        )
         keys = [meta.key for place in places for meta in islice(store.stream(place), _SEEN_AT_MOST)]
     except StoreError:  # the sentence is advice about an error, which counts more
         return ""

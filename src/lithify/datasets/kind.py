@@ -216,6 +216,15 @@ class PlanningPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
 class ExecutionPort(Protocol[GivenT, SpecT, RangeT, OutputT]):
     """Execution and commit of compactions, as workers and coordinators use them."""
 
+    def why_unclaimable(
+        self,
+        compaction: Compaction[SpecT, RangeT, OutputT],
+        ledger: Ledger[SpecT, RangeT, OutputT],
+    ) -> str | None:
+        """Return why a worker must not claim this Scheduled compaction as long as the ledger is like this;
+        `None` if it may. May read the snapshot. Workers check again at their next poll."""
+        return None
+
     def needs_worker(self, compaction: Compaction[SpecT, RangeT, OutputT], snapshot: GivenT) -> bool:
         """Return whether a worker has to rewrite data; otherwise the coordinator commits it directly."""
         ...

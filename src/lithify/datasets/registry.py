@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lithify.config.model import Config
     from lithify.config.sections import OwnSection
+    from lithify.datasets.copies import Copies
     from lithify.datasets.kind import Kind
     from lithify.datasets.options import CommandOptions, Sample
     from lithify.store.resilience.waiting import WaitPolicy
@@ -52,6 +53,8 @@ class Registered:
     sample: str = ""
     """The place of the function that makes a small dataset in an empty folder, for `lithify demo`; it raises
     `Refused` if a library for that is not installed. Empty: none."""
+    copies: str = ""
+    """The place of its mirrors and restores (`lithify.datasets.copies`). Empty: none."""
     lies_in_stores: bool = False
     """Whether its URLs are its own scheme, a `+`, and a store's URL."""
 
@@ -79,6 +82,11 @@ class Registered:
         make: Callable[[Path], Sample] = _load(self.sample)
         return make(folder)
 
+    def load_copies(self) -> Copies | None:
+        """Import its mirrors and restores; `None` if it has none."""
+        copies: Copies | None = _load(self.copies) if self.copies else None
+        return copies
+
     def load_settings(self) -> type[OwnSection]:
         """Import its settings section."""
         section: type[OwnSection] = _load(self.settings)
@@ -95,6 +103,7 @@ _OTHERS = Registered(
     "lithify.datasets.slatedb.kernel.warm_up:warm_up",
     is_warm="lithify.datasets.slatedb.kernel.ready:is_compiled",
     sample="lithify.datasets.slatedb.sample:sample",
+    copies="lithify.datasets.slatedb.mirroring.copies:COPIES",
 )
 """The kind of all URLs that no other kind claims."""
 _BY_SCHEME: dict[str, Registered] = {

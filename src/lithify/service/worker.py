@@ -12,11 +12,11 @@ Each `tick`:
    (`lithify.service.heartbeats`);
 4. returns a compaction to Scheduled, with its progress, if a range has failed for good, and records the
    attempt; a lost engine or an unreachable store is not an attempt;
-5. claims Scheduled compactions while slots are free (`lithify.service.slots`), cuts them into ranges and
-   starts the unfinished ones. The most urgent compaction is claimed first, with ageing
-   (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not wait for older merges.
-   After a failed attempt all workers back off from the compaction, longer after each attempt, and then prefer
-   those that failed less often.
+5. claims Scheduled compactions that need not wait (`lithify.service.claimable`) while slots are free
+   (`lithify.service.slots`), cuts them into ranges and starts the unfinished ones. The most urgent one is
+   claimed first, with ageing (`lithify.planning.turns`): an L0 merge whose writer is about to stall does not
+   wait for older merges. After a failed attempt all workers back off from the compaction, longer after each
+   attempt, and then prefer those that failed less often.
 
 The embedded worker of a coordinator reuses what the coordinator has just read (`CoordinatorView`), and offers
 it the compactions that it could commit at once (`finished`) before step 3; the ledger then goes from Running
@@ -56,6 +56,7 @@ from lithify.protocol.attempts import Attempt
 from lithify.protocol.heartbeat_gate import ProgressGate
 from lithify.protocol.running import Claim
 from lithify.protocol.transitions import AnyCompaction, AnyLedger
+from lithify.service.claimable import ClaimableCompactions
 from lithify.service.coordinator_view import CoordinatorView
 from lithify.service.heartbeats import Heartbeats
 from lithify.service.options import WorkerOptions
@@ -108,6 +109,7 @@ class Worker:
         self._preparations = Preparations(dataset, engine, self._room)
         self._heartbeats = Heartbeats(dataset, worker_id, self._room.options, observer)
         self._running: dict[Ulid, Claim] = {}
+        self._claimable = ClaimableCompactions(dataset, worker_id, observer)
         self._free = _Free()
         self._free_since_ms: dict[Ulid, int] = {}
         """When this worker first saw each claimable compaction."""
@@ -472,7 +474,7 @@ class Worker:
                 self._start(compaction)
 
     def _see_free(self, ledger: AnyLedger, seen: CoordinatorView | None) -> None:
-        free = transitions.claimable(ledger)
+        free = self._claimable(ledger)
         now_ms = monotonic_ms(self._clock)
         self._free_since_ms = {c.id: self._free_since_ms.get(c.id, now_ms) for c in free}
         self._free = _Free({c.id: c for c in free}, seen)

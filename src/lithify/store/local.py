@@ -152,6 +152,9 @@ class LocalStore:
         with _write_failures("put", key):
             _publish(_stage(path, data)[0], path)
 
+    def copy(self, source: str, key: str) -> bool:
+        return False
+
     def replace(self, key: str, data: bytes, etag: str) -> str:
         path = self._path(key)
         with _write_failures("replace", key), _lock(path):

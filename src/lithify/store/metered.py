@@ -45,6 +45,7 @@ VERBS: Mapping[str, Verb] = {
     "list": Verb.LIST,
     "create": Verb.PUT,
     "put": Verb.PUT,
+    "copy": Verb.PUT,
     "replace": Verb.PUT,
     "commit": Verb.PUT,
     "delete": Verb.DELETE,

@@ -136,6 +136,11 @@ class ObjectStore(Protocol):
         """Write the object, atomically replacing any object there."""
         ...
 
+    def copy(self, source: str, key: str) -> bool:
+        """Let the store itself copy an object to `key`, replacing any object there. Return whether it can;
+        if not, nothing was done. Raise `ObjectNotFound` if there is no such object."""
+        ...
+
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
         """Overwrite the object if its etag is still `etag`, and return the new etag. Raise
         `PreconditionFailed` otherwise."""

@@ -53,6 +53,9 @@ PAGE = 10_000
 """Objects of a listing held in memory at once."""
 FIRST_PAGE = 1_000
 """Size of the first page, for callers that need only a few; most stores return this many per request."""
+MAX_COPIED_BYTES = 512 << 20
+"""A store sends nothing while it copies; a larger object would take so long that the connection counts as
+silent."""
 PROBE_KEY = "lithify/is-the-store-back"
 """Requested to probe the store; the object does not exist."""
 
@@ -194,6 +197,17 @@ class ObstoreStore:
                 obstore.put(self._writing(data), check_key(key), data, use_multipart=False)
 
         self._requests.write(write, len(data))
+
+    def copy(self, source: str, key: str) -> bool:
+        if self.head(source).size > MAX_COPIED_BYTES:
+            return False
+
+        def write() -> None:
+            with _failures("copy", source):
+                obstore.copy(self._backend, check_key(source), check_key(key))
+
+        self._requests.write(write)
+        return True
 
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
         conflicts, is_conflict = 0, False

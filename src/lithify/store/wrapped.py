@@ -76,6 +76,9 @@ class WrappedStore:
     def put(self, key: str, data: bytes) -> None:
         self.around(Call("put", key, len(data)), lambda: self.inner.put(key, data))
 
+    def copy(self, source: str, key: str) -> bool:
+        return self.around(Call("copy", key), lambda: self.inner.copy(source, key))
+
     def replace(self, key: str, data: bytes, etag: str) -> str | None:
         return self.around(Call("replace", key, len(data)), lambda: self.inner.replace(key, data, etag))
 

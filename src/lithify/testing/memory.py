@@ -82,6 +82,10 @@ class MemoryStore:
         with self._lock:
             self._write(check_key(key), data)
 
+    def copy(self, source: str, key: str) -> bool:
+        self.put(key, self._read(source).data)
+        return True
+
     def replace(self, key: str, data: bytes, etag: str) -> str:
         with self._lock:
             found = self._objects.get(check_key(key))

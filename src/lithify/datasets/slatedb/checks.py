@@ -15,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lithify.base.backlog import Backlog
-from lithify.base.errors import CorruptObject, Refused, StoreError, Unsupported
-from lithify.base.ids import ulid_ms
+from lithify.base.clock import SystemClock
+from lithify.base.errors import CorruptObject, DatasetNotFound, Refused, StoreError, Unsupported
+from lithify.base.ids import RandomIds, ulid_ms
 from lithify.datasets.slatedb.dataset import SlateDataset
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.paths import parse_sst_key
 from lithify.datasets.slatedb.format.transformed import check_not_transformed
+from lithify.datasets.slatedb.mirroring.checks import check_mirror
+from lithify.datasets.slatedb.mirroring.target import MirrorTarget
 from lithify.datasets.slatedb.model import Manifest
 from lithify.protocol.checks import check_clocks, check_compactions, check_versions, heartbeats
 from lithify.protocol.finding import Finding, advice, ok, problem, warning
@@ -40,6 +43,16 @@ def check_database(
     except Unsupported as error:
         yield problem(
             "state files", str(error), "use a version of Lithify that supports this version of SlateDB"
+        )
+        return
+    except DatasetNotFound as error:
+        mirror = MirrorTarget(dataset.store, dataset.paths.root, SystemClock(), RandomIds())
+        found_mirror = list(check_mirror(mirror, now_ms))
+        if found_mirror:
+            yield from found_mirror
+            return
+        yield problem(
+            "state files", str(error), "create it by opening it with SlateDB once, or correct the URL"
         )
         return
     except Refused as error:

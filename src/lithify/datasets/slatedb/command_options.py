@@ -94,6 +94,11 @@ OPTIONS = CommandOptions(
         ),
         Inspection("compactions", "Show the ledger: the state, worker and progress of each compaction."),
         Inspection(
+            "points",
+            "Show the points in time that a mirror can restore.",
+            url_help="URL of the mirror.",
+        ),
+        Inspection(
             "sst",
             "Show the descriptor, blocks and statistics of an SST.",
             url_help="URL of the SST: …/compacted/<ULID>.sst",

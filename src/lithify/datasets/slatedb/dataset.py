@@ -33,7 +33,7 @@ from lithify.datasets.slatedb.compaction.task import TaskResult, read_output
 from lithify.datasets.slatedb.compaction.transform import (
     is_trivial_move,
 )
-from lithify.datasets.slatedb.compaction.validate import validate
+from lithify.datasets.slatedb.compaction.validate import parallel_l0, validate, why_unclaimable
 from lithify.datasets.slatedb.files import DatabaseFiles
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger, decode_ledger, encode_ledger
@@ -215,8 +215,8 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
         start."""
         if not manifest.initialized:
             raise Refused(
-                f"{self.url} is a clone that is not initialized yet; "
-                "open it with SlateDB once, then try again"
+                f"{self.url} is not initialized yet: open it with SlateDB once if it is a clone; if it is "
+                "a restore that was stopped, repeat that"
             )
         if too_old := why_too_old(manifest):
             raise Refused(f"{self.url}: {too_old}")
@@ -421,6 +421,11 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
 
     # Executing
 
+    def why_unclaimable(self, compaction: SlateCompaction, ledger: SlateLedger) -> str | None:
+        """Return why a compaction must wait for another one of L0 SSTs of the same tree."""
+        parallel = parallel_l0(compaction, ledger)
+        return why_unclaimable(compaction, parallel, self._read_snapshot()) if parallel else None
+
     def prefetch(self, spec: Spec, snapshot: Manifest) -> None:
         compaction: SlateCompaction = Compaction(_NO_COMPACTION, spec)
         if self.needs_worker(compaction, snapshot):
@@ -446,7 +451,9 @@ class SlateDataset(DatasetPort[Manifest, Spec, KeyRange, Sst]):
                 return None
             return self._journal.reporting(compaction.id, index, owner.id, owner.last_heartbeat_ms)
 
-        return self._preparation.prepare(compaction, snapshot, reporting, slots)
+        ledger = self._files.known()[0]
+        parallel = () if ledger is None else parallel_l0(compaction, ledger)
+        return self._preparation.prepare(compaction, snapshot, reporting, slots, parallel)
 
     def outcome(self, result: TaskResult) -> RangeOutcome:
         return RangeOutcome(

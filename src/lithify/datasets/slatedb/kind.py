@@ -22,6 +22,8 @@ from lithify.datasets.slatedb.format.ledger import SlateLedger
 from lithify.datasets.slatedb.format.paths import DatabasePaths
 from lithify.datasets.slatedb.garbage import collection
 from lithify.datasets.slatedb.garbage.collector import by_kind, garbage_collector
+from lithify.datasets.slatedb.mirroring.target import MirrorTarget
+from lithify.datasets.slatedb.mirroring.view import show_points
 from lithify.datasets.slatedb.model import Manifest, Spec
 from lithify.datasets.slatedb.options import slate_options
 from lithify.datasets.slatedb.planning.shape import Shape, shape_of
@@ -141,6 +143,10 @@ class SlateKind:
             store, key = open_store(url, config.store_options_of(url), command_waiting(url, config))
             return view.show_sst(key, inspect_sst(store, key))
         waiting = command_waiting(url, config)
+        if part == "points":
+            store, root = open_store(url, config.store_options_of(url), waiting)
+            mirror = MirrorTarget(store, root, SystemClock(), RandomIds())
+            return show_points(mirror.url, mirror.read())
         dataset = self.open(url, config, SystemClock(), RandomIds(), lambda store: store, waiting)
         if part == "compactions":
             ledger = dataset.ledger()

@@ -33,7 +33,7 @@ from lithify.datasets.slatedb.compaction.task import (
     as_output,
     as_source,
 )
-from lithify.datasets.slatedb.compaction.validate import older_l0_left
+from lithify.datasets.slatedb.compaction.validate import older_l0, older_l0_left, why_unclaimable
 from lithify.datasets.slatedb.format.block_size import read_block_size
 from lithify.datasets.slatedb.format.ledger import SlateCompaction
 from lithify.datasets.slatedb.format.paths import DatabasePaths
@@ -81,10 +81,12 @@ class CompactionPreparer:
         manifest: Manifest,
         reporting: Callable[[int], Reporting | None],
         slots: int,
+        parallel: Sequence[SlateCompaction] = (),
     ) -> RangeJob:
         """Return all ranges of the compaction. The task of a range reports its progress to `reporting`;
-        `slots` is how many run at once (0: not known)."""
-        spec, tree, sources = self._sources(compaction, manifest)
+        `slots` is how many run at once (0: not known). `parallel` are other compactions of L0 SSTs of the
+        same tree, which may read older ones."""
+        spec, tree, sources = self._sources(compaction, manifest, parallel)
         if not sources:
             return RangeJob(())
         cut, outputs = self._cut(compaction, sources, slots)
@@ -96,7 +98,7 @@ class CompactionPreparer:
             else manifest.recent_snapshot_min_seq
         )
         rules = RowRules(
-            is_last_run=not tree.runs or tree.runs[-1].id == spec.destination,
+            is_last_run=is_last_run(spec, tree),
             clock_tick_ms=manifest.last_l0_clock_tick,
             retention_min_seq=horizon,
             merge_operator=self._options.merge_operator,
@@ -130,7 +132,9 @@ class CompactionPreparer:
         )
         return RangeJob(works, horizon)
 
-    def _sources(self, compaction: SlateCompaction, manifest: Manifest) -> tuple[TieredSpec, Tree, Sources]:
+    def _sources(
+        self, compaction: SlateCompaction, manifest: Manifest, parallel: Sequence[SlateCompaction] = ()
+    ) -> tuple[TieredSpec, Tree, Sources]:
         """Return the spec, its tree, and the sources to read. Raise `Refused` if any of them is missing."""
         spec = compaction.spec
         if not isinstance(spec, TieredSpec):
@@ -141,8 +145,9 @@ class CompactionPreparer:
         groups = source_views(tree, spec)
         if groups is None:
             raise Refused(f"compaction {compaction.id}: its sources are gone from the manifest")
-        if left := older_l0_left(spec, tree):
-            raise Refused(f"compaction {compaction.id}: {left}; it is not carried out")
+        why = why_unclaimable(compaction, parallel, manifest) if parallel else older_l0_left(spec, tree)
+        if why is not None:
+            raise Refused(f"compaction {compaction.id}: {why}; it is not carried out")
         locate = Locator(self._store, self._paths, manifest)
         sources = tuple(
             tuple(SourceSst(locate(v), v.sst, v.visible_range or KeyRange()) for v in group)
@@ -186,6 +191,12 @@ class CompactionPreparer:
             filters=None,
             filter_rules=self._options.filter_rules,
         )
+
+
+def is_last_run(spec: TieredSpec, tree: Tree) -> bool:
+    """Return whether no older data remain below the outputs, so that their tombstones may be dropped. Older
+    L0 SSTs remain while another compaction reads them."""
+    return not older_l0(spec, tree) and (not tree.runs or tree.runs[-1].id == spec.destination)
 
 
 def with_known(sources: Sources, key_range: KeyRange, cut: split.CompactionSplit) -> Sources:

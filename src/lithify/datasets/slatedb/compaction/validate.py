@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from lithify.base.ids import ulid_ms
+from lithify.base.ids import Ulid, ulid_ms
 from lithify.datasets.slatedb.format.clients import why_too_old
 from lithify.datasets.slatedb.format.ledger import SlateCompaction, SlateLedger
 from lithify.datasets.slatedb.model import (
@@ -125,12 +125,65 @@ def _bad_destination(
 def older_l0_left(spec: Spec, tree: Tree) -> str | None:
     """Return why the commit would lose an L0 SST that is no source (rule 5), or `None`. Workers check this
     too: SlateDB's coordinator schedules such a compaction if it is submitted."""
-    listed = set(spec.l0_view_ids)
-    newest = next((i for i, view in enumerate(tree.l0) if view.id in listed), len(tree.l0))
-    left = [view.id for view in tree.l0[newest:] if view.id not in listed]
+    left = older_l0(spec, tree)
     if not left:
         return None
     return f"it leaves out L0 {left[-1]}, which is older than its newest L0 source and would be lost"
+
+
+def older_l0(spec: Spec, tree: Tree) -> list[Ulid]:
+    """Return the L0 views of the tree that are older than the newest L0 source and are no source, newest
+    first."""
+    listed = set(spec.l0_view_ids)
+    newest = next((i for i, view in enumerate(tree.l0) if view.id in listed), len(tree.l0))
+    return [view.id for view in tree.l0[newest:] if view.id not in listed]
+
+
+def parallel_l0(compaction: SlateCompaction, ledger: SlateLedger) -> tuple[SlateCompaction, ...]:
+    """Return the other compactions of L0 SSTs of the same tree that are not finished."""
+    spec = compaction.spec
+    if not spec.l0_view_ids:
+        return ()
+    others = _others(compaction, ledger)
+    return tuple(c for c in others if c.spec.segment == spec.segment and c.spec.l0_view_ids)
+
+
+def why_unclaimable(
+    compaction: SlateCompaction, parallel: Iterable[SlateCompaction], manifest: Manifest
+) -> str | None:
+    """Return why a worker must not claim `compaction` beside the `parallel` ones of `parallel_l0`, or `None`.
+
+    Up to 0.17, SlateDB's coordinator never lets two compactions of L0 SSTs of one tree be in progress: the
+    commit of the newer one moves the marker over the inputs of the older one. So if both are Scheduled or
+    Running, their coordinator can commit them in any order, and a worker may execute the newer one
+    (tombstones are kept, see `prepare`). A Submitted one may be refused, and a Compacted one may fail its
+    validation; the L0 SSTs of both would then be lost by the commit of the newer one. So that one waits. The
+    sources that it leaves out must all be older than its own, and the run that it makes newer than theirs."""
+    spec = compaction.spec
+    tree = manifest.tree(spec.segment)
+    if tree is None or not (left := set(older_l0(spec, tree))):
+        return None
+    oldest = max(i for i, view in enumerate(tree.l0) if view.id in spec.l0_view_ids)
+    if spec.sorted_runs or any(view.id in left for view in tree.l0[:oldest]):
+        return "it leaves out L0 SSTs that are newer than some of its sources"
+    for other in parallel:
+        taken = left.intersection(other.spec.l0_view_ids)
+        if taken and other.state not in _UNDER_WAY:
+            return f"it waits until compaction {other.id} of older L0 SSTs is committed or refused"
+        if taken and not _makes_older_run(other.spec, spec):
+            return f"compaction {other.id} of older L0 SSTs does not make an older run"
+        left -= taken
+    if not left:
+        return None
+    return f"it leaves out L0 {min(left)}, which no compaction in progress reads and which would be lost"
+
+
+def _makes_older_run(older: Spec, newer: Spec) -> bool:
+    return (
+        isinstance(older, TieredSpec)
+        and isinstance(newer, TieredSpec)
+        and older.destination < newer.destination
+    )
 
 
 def _others(compaction: SlateCompaction, ledger: SlateLedger) -> Iterator[SlateCompaction]:

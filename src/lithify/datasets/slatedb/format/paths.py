@@ -129,11 +129,21 @@ def check_whole(url: str, root: str, *, has_manifest: bool) -> None:
     what = f"there is no SlateDB database at {url}: no manifest was found"
     if has_manifest:
         what = f"{url} contains only a part of a SlateDB database"
-    odd = _ENCODED.search(root)
-    do = "check the URL"
-    if odd is not None:
-        do = (
-            f"SlateDB puts the manifests and SSTs of a path with {odd[0]!r} in two different places; use a "
-            "path without it"
-        )
+    do = _why_odd(root) or "check the URL"
     raise (Refused if has_manifest else DatasetNotFound)(f"{what}; {do}")
+
+
+def check_plain(url: str, root: str) -> None:
+    """Raise `Refused` if no database can be made at `root`."""
+    if odd := _why_odd(root):
+        raise Refused(f"{url}: {odd}")
+
+
+def _why_odd(root: str) -> str | None:
+    odd = _ENCODED.search(root)
+    if odd is None:
+        return None
+    return (
+        f"SlateDB puts the manifests and SSTs of a path with {odd[0]!r} in two different places; use a "
+        "path without it"
+    )
