@@ -92,6 +92,7 @@ def test_documents_are_as_documented(place: Path, kind: str) -> None:
         said["expire"] = run("expire", *at, "--dry-run")
         said["remove-orphans"] = run("remove-orphans", *at)
         said["maintain"] = run("maintain", *at, "--skip", "data")
+        said["rewrite-equality-deletes"] = run("rewrite-equality-deletes", *at, "--dry-run")
         said["rewrite-position-delete-files"] = run("rewrite-position-delete-files", *at, "--dry-run")
         said["rewrite-manifests"] = run("rewrite-manifests", *at, "--dry-run")
         said["hold"] = run("hold", *at)

@@ -131,6 +131,7 @@ def test_of_a_table(folder: Path, request: pytest.FixtureRequest) -> None:
             ["gc"],
             ["doctor", "--read-only"],
             ["expire", "--dry-run", "--retain-last", "1", "--older-than", "2999-01-01"],
+            ["rewrite-equality-deletes", "--dry-run"],
             ["rewrite-position-delete-files", "--dry-run"],
             ["rewrite-manifests", "--dry-run"],
             ["hold", "--list"],

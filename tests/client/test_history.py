@@ -16,11 +16,13 @@ from tests.cli.invoking import invoke
 from tests.datasets.iceberg.spark_checkpoint import SparkCheckpoint
 from tests.datasets.iceberg.tables import (
     append,
+    delete_equal,
     delete_positions,
     files_of,
     make_rows,
     new_catalog,
     new_table,
+    read,
 )
 
 URL = "iceberg://lake/db.events"
@@ -166,6 +168,24 @@ def test_rewrite_manifests(settings: dict[str, str]) -> None:
         assert done.shown.document["rewritten_manifests_count"] == 3
     again = asked(settings, "rewrite-manifests", URL)
     assert (again["outcome"], again["manifests"], again["reasons"]) == ("nothing_to_do", 1, {})
+
+
+def test_rewrite_equality_deletes(settings: dict[str, str]) -> None:
+    table = load_catalog("lake", uri=settings["store_options.uri"], type="sql").load_table("db.events")
+    rows = [row[1] for row in read(table)]
+    delete_equal(table, rows[:2])
+    paid = asked(settings, "status", URL)["equality_deletes"]
+    assert (paid["files"], paid["keys"]) == (1, 2)
+    assert paid["scan_keys"] == 2 * len(files_of(table))
+    dry = asked(settings, "rewrite-equality-deletes", URL, "--dry-run")
+    assert (dry["outcome"], dry["rewritten_equality_delete_keys_count"]) == ("rewritten", 2)
+    with lithify.open(URL, settings=settings) as dataset:
+        done = dataset.rewrite_equality_deletes()
+        assert (done.outcome, done.is_done) == ("rewritten", True)
+        assert done.shown.document["deleted_rows_count"] == 2
+        maintained = dataset.maintain(skip=("data",)).document
+    assert maintained["deletes"]["equality_deletes"]["outcome"] == "nothing_to_do"
+    assert [row[1] for row in read(table.refresh())] == rows[2:]
 
 
 def test_rewrite_position_delete_files(settings: dict[str, str]) -> None:

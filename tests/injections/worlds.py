@@ -149,6 +149,7 @@ class Tables:
         "expire DATASET",
         "maintain --skip data DATASET",
         "rewrite-manifests DATASET",
+        "rewrite-equality-deletes DATASET",
         "rewrite-position-delete-files DATASET",
         "remove-orphans DATASET",
         "remove-orphans --delete DATASET",

@@ -454,6 +454,12 @@ class Dataset:
         )
         return self._maintenance().expire(args)
 
+    def rewrite_equality_deletes(self, *, dry_run: bool = False) -> MaintenanceResult:
+        """Delete rows by position that are deleted by equal keys, and remove these equality delete files, so
+        that readers do not compare keys any more. The table's rows do not change. With `dry_run`, only
+        report. The result's `outcome` is one word."""
+        return self._maintenance().rewrite_equality_deletes(dry_run=dry_run)
+
     def rewrite_position_delete_files(self, *, dry_run: bool = False) -> MaintenanceResult:
         """Remove the table's dangling delete files, and merge small position delete files. The table's rows
         do not change. With `dry_run`, only report. The result's `outcome` is one word."""
@@ -488,10 +494,10 @@ class Dataset:
     def maintain(
         self, *, skip: Collection[str] = (), take_over: bool = False, on_event: Observer | None = None
     ) -> Maintained:
-        """Run one pass of all maintenance of a table, in the order of `PARTS`: compact its data; remove and
-        merge delete files; rewrite manifests; expire history that is not needed; delete garbage and files
-        that expired a grace period ago. Parts in `skip`, and those that the table's policy skips, are left
-        out.
+        """Run one pass of all maintenance of a table, in the order of `PARTS`: compact its data; rewrite
+        equality deletes, and remove and merge delete files; rewrite manifests; expire history that is not
+        needed; delete garbage and files that expired a grace period ago. Parts in `skip`, and those that the
+        table's policy skips, are left out.
 
         A part that fails does not stop the others; its error is in `Maintained.errors`. Only
         `StoreUnavailable` ends the pass. For datasets other than tables, raise `Refused`
@@ -513,10 +519,17 @@ class Dataset:
         def done(result: MaintenanceResult) -> tuple[Shown, bool]:
             return result.shown, result.is_done
 
+        def deletes() -> tuple[Shown, bool]:
+            by_key = maintenance.rewrite_equality_deletes(dry_run=False)
+            by_position = maintenance.rewrite_deletes(dry_run=False)
+            document = {**by_position.shown.document, "equality_deletes": by_key.shown.document}
+            shown = Shown(document, (*by_key.shown.blocks, *by_position.shown.blocks))
+            return shown, by_key.is_done and by_position.is_done
+
         # Rewritten data leave fewer deletes, these fewer manifests; expiry then covers all replaced files.
         pieces: dict[str, Callable[[], tuple[Shown, bool]]] = {
             "data": compact,
-            "deletes": lambda: done(maintenance.rewrite_deletes(dry_run=False)),
+            "deletes": deletes,
             "manifests": lambda: done(maintenance.rewrite_manifests(dry_run=False)),
             "expiry": lambda: done(self.expire()),
             "files": lambda: (self.collect_garbage(delete=True), True),

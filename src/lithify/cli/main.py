@@ -38,6 +38,7 @@ from lithify.cli.queue import queue_app
 from lithify.cli.readers import readers_app
 from lithify.cli.remove_orphans import remove_orphans
 from lithify.cli.rewrite_deletes import rewrite_position_delete_files
+from lithify.cli.rewrite_equality_deletes import rewrite_equality_deletes
 from lithify.cli.rewrite_manifests import rewrite_manifests
 from lithify.cli.running import print_error
 from lithify.cli.serving import coordinator, run, worker
@@ -129,6 +130,7 @@ app.command(rich_help_panel=SINGLE)(cancel)
 app.command(rich_help_panel=SINGLE)(retry)
 app.command(rich_help_panel=HISTORY)(maintain)
 app.command(rich_help_panel=HISTORY)(expire)
+app.command(rich_help_panel=HISTORY)(rewrite_equality_deletes)
 app.command(rich_help_panel=HISTORY)(rewrite_position_delete_files)
 app.command(rich_help_panel=HISTORY)(rewrite_manifests)
 app.command(rich_help_panel=HISTORY)(hold)

@@ -27,12 +27,13 @@ def maintain(
 ) -> None:
     """Run all maintenance of a table once: compact data, expire history, delete garbage.
 
-    Compacts data (as `lithify compact`), drops and merges delete files (`lithify
-    rewrite-position-delete-files`), merges and sorts manifests (`lithify rewrite-manifests`), expires
-    snapshots that are not needed and deletes files of those expired an hour ago (`lithify expire`), and
-    deletes Lithify's own garbage (`lithify gc`). Files left behind by other writers are deleted by `lithify
-    remove-orphans` only. If a part is refused or fails, the reason is shown and the other parts are run. The
-    exit code is that of the first such part, or 1 if a compaction failed or something prevents the expiry.
+    Compacts data (as `lithify compact`), rewrites equality deletes (`lithify rewrite-equality-deletes`),
+    drops and merges delete files (`lithify rewrite-position-delete-files`), merges and sorts manifests
+    (`lithify rewrite-manifests`), expires snapshots that are not needed and deletes files of those expired an
+    hour ago (`lithify expire`), and deletes Lithify's own garbage (`lithify gc`). Files left behind by other
+    writers are deleted by `lithify remove-orphans` only. If a part is refused or fails, the reason is shown
+    and the other parts are run. The exit code is that of the first such part, or 1 if a compaction failed or
+    something prevents the expiry.
 
     Examples:
 

@@ -114,6 +114,10 @@ class Maintenance(Protocol):
         """Expire the versions that the dataset's policy gives up and nothing needs."""
         ...
 
+    def rewrite_equality_deletes(self, *, dry_run: bool) -> MaintenanceResult:
+        """Delete rows by position that are deleted by equal keys, and remove these deletes."""
+        ...
+
     def rewrite_deletes(self, *, dry_run: bool) -> MaintenanceResult:
         """Drop dangling delete files, and merge small ones."""
         ...

@@ -71,7 +71,7 @@ from tests.datasets.iceberg.running import a_clock
 from tests.datasets.iceberg.tables import age_files, duckdb_with_iceberg, new_catalog
 from tests.judge.iceberg_java import IcebergJava, iceberg_java
 
-PARTS = ("data", "deletes", "manifests", "expiry", "orphans", "files", "all")
+PARTS = ("data", "equality deletes", "deletes", "manifests", "expiry", "orphans", "files", "all")
 STEPS = 6
 CHUNK = 10
 """Tables that are played in one lake."""
@@ -754,6 +754,8 @@ class Subject:
                 self.counts.update(f"left alone: {_class_of(note)}" for note in done.left_alone)
                 outcome = "compacted" if done.committed else "nothing to do"
                 return outcome if not done.refused else f"{outcome}, some were refused"
+            if what == "equality deletes":
+                return dataset.rewrite_equality_deletes().outcome
             if what == "deletes":
                 return dataset.rewrite_position_delete_files().outcome
             if what == "manifests":

@@ -13,6 +13,10 @@
 The conditions mean the same to all engines. SQL takes NaN for the greatest number and Iceberg does not, so a
 lower limit always says what happens to NaN. An inequality does too: PyIceberg deletes no NaN that it is not
 told of.
+
+In its own files, Java counts a field of a struct as null only if the struct is not: by IS NULL it misses the
+other rows, and so may DuckDB, which reads the same counts. Only in files that no compaction has rewritten may
+these rows be missed.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg import expressions
 from pyiceberg.expressions import And, BooleanExpression, Or
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -157,8 +162,8 @@ class Subject:
     def __init__(self, lake: Lake, seed: int, rng: random.Random) -> None:
         self._lake, self._rng = lake, rng
         self._spec = rng.choice(SPECS)
-        mode = rng.choice(("merge-on-read", "copy-on-write"))
-        properties = {**AT_ONCE, **rng.choice(MODES), "write.delete.mode": mode}
+        self._mode = rng.choice(("merge-on-read", "copy-on-write"))
+        properties = {**AT_ONCE, **rng.choice(MODES), "write.delete.mode": self._mode}
         if rng.random() < 0.3:
             properties["write.parquet.row-group-limit"] = "3"
         self.table = self._new(f"t{seed}", self._spec, _order(rng), properties)
@@ -193,11 +198,13 @@ class Subject:
     def fill(self) -> None:
         """Append rows, then delete some by their ids."""
         rng, rows = self._rng, list[Row]()
-        for _ in range(rng.randint(2, 4)):
+        for turn in range(rng.randint(2, 4)):
             new = rows_of_a_file(rng, len(rows))
             if self._float_partition is not None:
                 column = self._float_partition
-                new = [{**row, column: math.nan if row[column] is None else row[column]} for row in new]
+                # -0.0 and 0.0 are two partitions. Java sorts them as one, then finds a partition closed.
+                zero = -0.0 if turn % 2 and self._mode == "merge-on-read" else 0.0
+                new = [{**row, column: _of_partition(row[column], zero)} for row in new]
             rows += new
             if self._float_partition or rng.random() < 0.5:
                 self._sql(f"INSERT INTO events VALUES {_as_sql(new)}", self.table)
@@ -218,7 +225,10 @@ class Subject:
         for operation in operations:
             self._do(operation)
             self.agree()
-        assert self._float_partition or all("/lithify-" in file.file_path for file in files_of(self.table))
+        if not self._float_partition:
+            files = files_of(self.table)
+            by_partition = Counter(file.partition for file in files)
+            assert all(_is_compacted(f.file_path) or by_partition[f.partition] == 1 for f in files)
 
     def _do(self, operation: str) -> None:
         clock, now = a_clock(), fresh(self.table)
@@ -249,18 +259,20 @@ class Subject:
         # PyIceberg deletes by no field of a struct, and by OR leaves rows with null in either column.
         deletes = [_condition(self._rng, ("x", "f"), ("AND",)) for _ in range(DELETES)]
         deletes += [_condition(self._rng, tuple(FLOATS)) for _ in range(DELETES)]
-        truth = self._truth([*filters, *deletes])
+        truth, uncounted = self._truth([*filters, *deletes]), self._uncounted()
         engines = [self._filter_by_java, self._filter_by_duckdb]
         for engine in [*engines, self._filter_by_pyiceberg] if not self._float_partition else engines:
             for condition, ids, found in zip(filters, truth, engine(filters), strict=False):
-                assert found == ids, f"{engine.__name__}: {condition.sql}: {_difference(found, ids)}"
+                message = f"{engine.__name__}: {condition.sql}: {_difference(found, ids)}"
+                assert ids - uncounted <= found <= ids, message
                 self.counts[f"filters that find {_share(ids, self._rows)}"] += 1
         everything = {row[1] for row in self._rows}
         for n, (condition, gone) in enumerate(zip(deletes, truth[FILTERS:], strict=True)):
             is_java = self._float_partition or n >= DELETES
             delete, left = self._delete_by_java if is_java else self._delete_by_pyiceberg, everything - gone
             found = self._left_after(delete, condition)
-            assert found == left, f"{delete.__name__}: {condition.sql}: {_difference(found, left)}"
+            message = f"{delete.__name__}: {condition.sql}: {_difference(found, left)}"
+            assert left <= found <= left | uncounted, message
             self.counts[f"deletes of {_share(gone, self._rows)}"] += 1
 
     def _truth(self, conditions: Sequence[Condition]) -> list[set[int]]:
@@ -269,6 +281,15 @@ class Subject:
         rows = self._sql(f"SELECT id, {columns} FROM events", self.twin)
         assert len(rows) == len(self._rows)
         return [{row[0] for row in rows if row[n]} for n in range(1, len(conditions) + 1)]
+
+    def _uncounted(self) -> set[int]:
+        """The ids of rows with a null struct in files that are still as Java wrote them."""
+        rows = list[Row]()
+        for file in files_of(self.table):
+            if not _is_compacted(file.file_path):
+                with self.table.io.new_input(file.file_path).open() as stream:
+                    rows += pq.ParquetFile(stream).read(columns=["id", "s"]).to_pylist()
+        return {row["id"] for row in rows if row["s"] is None or row["s"]["t"] is None}
 
     def _filter_by_java(self, filters: Sequence[Condition]) -> list[set[int]]:
         return _by_number(self._sql(_each("events", filters), self.table), len(filters))
@@ -462,6 +483,14 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, float):
         return repr(value)
     return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+def _of_partition(value: float | None, zero: float) -> float:
+    return math.nan if value is None else value or zero
+
+
+def _is_compacted(path: str) -> bool:
+    return path.rpartition("/")[2].startswith("lithify-")
 
 
 def _difference(found: Any, expected: Any) -> str:

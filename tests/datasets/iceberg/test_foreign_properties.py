@@ -32,6 +32,7 @@ COMMANDS = (
     "history",
     "gc",
     "rewrite-manifests --dry-run",
+    "rewrite-equality-deletes --dry-run",
     "rewrite-position-delete-files --dry-run",
     "expire --dry-run",
     "remove-orphans",

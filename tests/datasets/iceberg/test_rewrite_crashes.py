@@ -1,5 +1,6 @@
-"""A rewrite of manifests or of delete files that dies, or fails, at any call of the files and the catalog:
-the table reads as before, and the next run and the garbage collection leave nothing behind."""
+"""A rewrite of manifests, of delete files or of equality deletes that dies, or fails, at any call of the
+files and the catalog: the table reads as before, and the next run and the garbage collection leave nothing
+behind."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from lithify.datasets.iceberg.dataset import IcebergDataset
 from lithify.datasets.iceberg.io.catalogs import TableUrl, store_of
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_equality import EqualityRewriter
 from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 from lithify.testing.faulty import Crash, StoreFault
 from tests.datasets.iceberg.faults import IO_PROPERTY, Faults, FaultyCatalog, faulty, install
@@ -27,13 +29,14 @@ from tests.datasets.iceberg.tables import (
     START,
     age_files,
     append,
+    delete_equal,
     delete_positions,
     files_of,
     make_rows,
     named_paths,
     new_catalog,
     new_table,
-    read,
+    read_by_duckdb,
 )
 from tests.parts import in_parts
 
@@ -47,10 +50,12 @@ class Template:
         self.folder.mkdir()
         table = new_table(new_catalog(self.folder))
         for n in range(3):
-            append(table, make_rows(5, START + n * DAY))
+            rows = append(table, make_rows(5, START + n * DAY))
+            if rewriter is EqualityRewriter:
+                delete_equal(table, [rows[n][1]])
             if rewriter is DeleteRewriter:
                 delete_positions(table, {files_of(table)[-1].file_path: [n]})
-        self.rows = read(table)
+        self.rows = read_by_duckdb(table)
         table.catalog.close()
         shutil.copytree(self.folder, self._copy)
 
@@ -73,15 +78,17 @@ class Template:
         catalog = new_catalog(self.folder)
         try:
             table = catalog.load_table(NAME)
-            assert read(table) == self.rows, site
+            assert read_by_duckdb(table) == self.rows, site
             clock = a_clock()
             rewriter = self._rewriter(dataset_of(table, clock=clock), clock)
             rewriter.run()
             assert rewriter.run().outcome.value == "nothing_to_do", site
-            assert read(table) == self.rows, site
+            assert read_by_duckdb(table) == self.rows, site
             snapshots = catalog.load_table(NAME).snapshots()
             summaries = [s.summary.operation.value for s in snapshots if s.summary is not None]
-            assert summaries.count("replace") == 1, site
+            # A delete file that could not be read was left for the next run.
+            most = 2 if self._rewriter is EqualityRewriter else 1
+            assert 1 <= summaries.count("replace") <= most, site
             root = Path(table.location().removeprefix("file://"))
             age_files(root)
             collect(dataset_of(table), a_clock(), GarbageOptions(dry_run=False))
@@ -91,7 +98,7 @@ class Template:
             catalog.close()
 
 
-@pytest.fixture(scope="module", params=[ManifestRewriter, DeleteRewriter])
+@pytest.fixture(scope="module", params=[ManifestRewriter, DeleteRewriter, EqualityRewriter])
 def template(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Template:
     return Template(tmp_path_factory.mktemp("rewrite"), request.param)
 

@@ -62,9 +62,8 @@ def _check_left(state: TableState) -> Iterator[Finding]:
             yield problem(
                 "left alone",
                 says,
-                "apply these deletes once with another program, such as Spark's rewrite_data_files with "
-                "delete-file-threshold 1; to prevent this in future, set the table property "
-                "lithify.max-deleted-percent, and compact more often",
+                "run `lithify rewrite-equality-deletes`, and see that a coordinator may do it "
+                "(lithify.max-equality-delete-files)",
             )
         else:
             yield warning(

@@ -182,6 +182,20 @@ class LeftFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class EqualityCost:
+    """The equality delete files of a table, and what they cost a reader of all its rows."""
+
+    files: int = 0
+    keys: int = 0
+    size_bytes: int = 0
+    scan_keys: int = 0
+    """The deleted keys that a reader of all data files compares: for each data file those of all delete files
+    that apply to it."""
+    scan_bytes: int = 0
+    """The size of these delete files, each counted once for each data file that it applies to."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
     """A table at one snapshot: the input of planning and validation."""
 
@@ -197,6 +211,8 @@ class TableState:
     delete_files: int
     """Live delete files of any kind."""
     policy: TablePolicy
+    equality: EqualityCost = EqualityCost()
+    """What equality deletes cost readers."""
     is_timed: bool = True
     """Whether files are on a time axis; otherwise they have no order."""
     notes: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ Sizes and times may have a unit, as in `512MiB` and `6h`.
 | `lithify.max-queued-tasks` | 1000: more than these are deferred until the queue is empty |
 | `lithify.expire-snapshots` | 0; 1: coordinators expire unneeded snapshots and their files |
 | `lithify.rewrite-position-delete-files` | 0; 1: coordinators drop and merge delete files |
+| `lithify.max-equality-delete-files` | 100: coordinators rewrite equality deletes if there are more files |
 | `lithify.rewrite-manifests` | 0; 1: coordinators rewrite manifests where it is worthwhile |
 | `lithify.remove-orphans` | 0; 1: coordinators delete orphan files of any writer |
 | `lithify.orphan-age-seconds` | 259200: minimum age of deleted orphan files; at least three days |
@@ -80,6 +81,7 @@ class TablePolicy:
     max_queued_tasks: int = 1000
     expire_snapshots: int = 0
     rewrite_position_delete_files: int = 0
+    max_equality_delete_files: int = 100
     rewrite_manifests: int = 0
     remove_orphans: int = 0
     orphan_age_seconds: int = 3 * DAY_S

@@ -43,6 +43,22 @@ def facts_of(state: TableState) -> Facts:
     }
 
 
+def _show_equality(state: TableState) -> tuple[Line, ...]:
+    """Show what equality deletes cost readers, if there are any."""
+    cost = state.equality
+    if not cost.files:
+        return ()
+    files = text.count(cost.files, "file")
+    return (
+        Line(
+            f"{files} with {cost.keys:,} keys ({text.size(cost.size_bytes)}); a scan of all rows reads "
+            f"{text.size(cost.scan_bytes)} and {cost.scan_keys:,} keys of them. `lithify "
+            "rewrite-equality-deletes` turns them into deletes by position.",
+            "Equality deletes:",
+        ),
+    )
+
+
 def spec_json(spec: ChunkSpec) -> dict[str, Any]:
     """Return a compaction of a table as a JSON value."""
     return {"kind": "chunks", "task": spec.task, "snapshot_id": spec.snapshot_id, "inputs": list(spec.inputs)}
@@ -108,6 +124,7 @@ def show_plan(
     document = {
         "url": url,
         "table": facts_of(state),
+        "equality_deletes": asdict(state.equality),
         **timeline_json(timeline.plan, timeline.calendar, timeline.words),
         "starts": [proposal.spec.task for proposal in plan.proposals],
         "notes": list(plan.notes),
@@ -118,7 +135,7 @@ def show_plan(
     }
     said = notes([note for note in plan.notes if note != state.refusal])
     refused = show_refused(state)
-    shown = (timeline, *refused, said, *blocks, *_show_orphans(orphans, now_ms))
+    shown = (timeline, *refused, *_show_equality(state), said, *blocks, *_show_orphans(orphans, now_ms))
     return Shown(document, shown, _verdict(state, plan, timeline.plan))
 
 
@@ -242,7 +259,7 @@ def show_status(found: Status) -> Shown:
             f"{facts['delete_files']:,} delete files"
         ),
     ]
-    blocks += show_refused(found.snapshot)
+    blocks += (*show_refused(found.snapshot), *_show_equality(found.snapshot))
     source = found.snapshot.source
     moved = MovedTotals() if source is None else moved_totals(source.metadata)
     if moved.commits:
@@ -264,6 +281,7 @@ def show_status(found: Status) -> Shown:
         "table": facts,
         "refused": dict(found.snapshot.refused),
         "left_alone": left_json(found.snapshot),
+        "equality_deletes": asdict(found.snapshot.equality),
         "moved_deletes": asdict(moved),
         "history": None if kept is None else history_json(kept),
         "totals": {name: _total_json(total) for name, total in totals.items()},

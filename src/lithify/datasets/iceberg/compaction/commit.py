@@ -16,10 +16,11 @@
 
 The rows of the outputs are those of the inputs in the planned snapshot. So the following must hold between
 that snapshot and the head for every input: the file is still there, with the same row ids, every row that
-was deleted by position still is, and the same equality deletes apply up to the planned snapshot's sequence
-number. Rows that were deleted by position meanwhile are deleted in the outputs (`moved_deletes`), in the same
-snapshot. This covers all changes in between, in any order, whether or not intermediate snapshots have
-expired; only the planned one is needed.
+was deleted by position still is, and no other equality deletes apply up to the planned snapshot's sequence
+number. Equality deletes may be gone, if all rows that they deleted are deleted by position now. Rows that
+were deleted by position meanwhile are deleted in the outputs (`moved_deletes`), in the same snapshot. This
+covers all changes in between, in any order, whether or not intermediate snapshots have expired; only the
+planned one is needed.
 Outputs have that sequence number and stay in the partition of their inputs. So the equality deletes that were
 already applied do not apply to the outputs, where they would delete rows that were added in between. Later
 ones do apply to the outputs and need no conflict.
@@ -231,9 +232,14 @@ class Committer:
         the counts of the planned snapshot. Raise a `LithifyError` when it must not be published."""
         _check_count(part, rows)
         moved = since.of(part)
-        if moved:
+        gone = next((path for path in part.inputs if _has_fewer_equality_deletes(base, head, path)), None)
+        if moved or gone is not None:
             until = base.snapshot.sequence_number or 0
             now = count.of(table.io, head, part.inputs, until)
+            # The outputs lack the rows of removed deletes. Equal counts prove that these rows are deleted by
+            # position now, since the deletes by position are those of the head.
+            if gone is not None and any(one.least != one.most for one in now.values()):
+                raise Unmovable(f"equality deletes of {gone} were removed, and too many others apply to it")
             _check_count(part, now, sum(map(len, moved.values())))
         return moved
 
@@ -318,8 +324,8 @@ def conflict(base: Listing, head: Listing, spec: ChunkSpec, lane: Lane, path: st
     if first_row_id(planned.data_file) != first_row_id(current.data_file):
         return f"the rows of {path} were given ids meanwhile, which the outputs do not have"
     applied, until = base.equality_deletes.of(planned), base.snapshot.sequence_number or 0
-    if _named(applied) != _named(head.equality_deletes.of(current, until)):
-        return f"equality deletes as old as the planned snapshot were added to those of {path}, or removed"
+    if not _named(applied) >= _named(head.equality_deletes.of(current, until)):
+        return f"equality deletes as old as the planned snapshot were added to those of {path}"
     unfit = base.equality_deletes.burden(planned).why_unfit
     if unfit is not None:
         return f"equality deletes apply to {path} and {unfit}"
@@ -348,6 +354,14 @@ def committed_ids(table: Table, head: Snapshot) -> set[str]:
         summary: Mapping[str, str] = snapshot.summary.additional_properties if snapshot.summary else {}
         found |= set(filter(None, summary.get(COMPACTIONS_PROPERTY, "").split(",")))
     return found
+
+
+def _has_fewer_equality_deletes(base: Listing, head: Listing, path: str) -> bool:
+    """Return whether equality deletes of an input were removed since the plan, as when they are rewritten as
+    deletes by position."""
+    until = base.snapshot.sequence_number or 0
+    now = _named(head.equality_deletes.of(head.data[path], until))
+    return _named(base.equality_deletes.of(base.data[path])) != now
 
 
 def _named(deletes: Iterable[EqualityDelete]) -> set[tuple[str, int]]:

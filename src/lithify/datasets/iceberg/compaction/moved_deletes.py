@@ -56,11 +56,13 @@ Rows = npt.NDArray[np.int64]
 
 def may_come(metadata: TableMetadata, listing: Listing) -> bool:
     """Return whether rows may be deleted by position while a compaction of the listed snapshot runs: the
-    table asks its writers for it, has such deletes, or had some in a snapshot that it still has."""
+    table asks its writers for it, has deletes, since those by key may be rewritten (`rewrite_equality`), or
+    had some in a snapshot that it still has."""
     properties = properties_of(metadata)
     if any(properties.get(mode, "").lower() == "merge-on-read" for mode in _MODES):
         return True
-    if next(listing.entries(DataFileContent.POSITION_DELETES), None) is not None:
+    kinds = (DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES)
+    if next(listing.entries(*kinds), None) is not None:
         return True
     summaries = (s.summary.additional_properties for s in metadata.snapshots if s.summary is not None)
     return any(summary.get(name, "0") != "0" for summary in summaries for name in _ADDED)

@@ -36,7 +36,7 @@ from lithify.datasets.iceberg.format.ownership import parse_name
 from lithify.datasets.iceberg.format.partitions import Place, partition_paths, place_of
 from lithify.datasets.iceberg.format.replace import data_file_of
 from lithify.datasets.iceberg.format.time_column import bound_us, bounded
-from lithify.datasets.iceberg.model import Lane, LeftFiles, NewFile, TableState
+from lithify.datasets.iceberg.model import EqualityCost, Lane, LeftFiles, NewFile, TableState
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.planning.timeline.model import ChunkBucket, Interval, TimelineFile
 from lithify.planning.timeline.state import ChunkStates
@@ -73,6 +73,7 @@ def draw_state(
         files=() if drawn is None else (*drawn.files.values(), *drawn.repeated.values()),
         delete_files=listing.delete_file_count if listing is not None else 0,
         policy=policy,
+        equality=EqualityCost() if listing is None else cost_of(listing),
         is_timed=time_column is not None,
         notes=(*notes, *(files.note for files in left), *table_notes(table.metadata)),
         left_alone=left,
@@ -119,10 +120,27 @@ def draw_refused(
         files=tuple(files.values()),
         delete_files=listing.delete_file_count if listing is not None else 0,
         policy=policy,
+        equality=EqualityCost() if listing is None else cost_of(listing),
         notes=(refused["data"],),
         refused=refused,
         states=states,
         source=listing,
+    )
+
+
+def cost_of(listing: Listing) -> EqualityCost:
+    """Return what a snapshot's equality deletes cost readers."""
+    deletes = [entry.data_file for entry in listing.entries(DataFileContent.EQUALITY_DELETES)]
+    if not deletes:
+        return EqualityCost()
+    burdens = (listing.equality_deletes.burden(entry) for entry in listing.entries(DataFileContent.DATA))
+    paid = [(burden.rows, burden.size_bytes) for burden in burdens if burden.files]
+    return EqualityCost(
+        files=len(deletes),
+        keys=sum(file.record_count for file in deletes),
+        size_bytes=sum(file.file_size_in_bytes for file in deletes),
+        scan_keys=sum(keys for keys, _ in paid),
+        scan_bytes=sum(size_bytes for _, size_bytes in paid),
     )
 
 

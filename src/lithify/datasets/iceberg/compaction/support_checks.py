@@ -216,7 +216,7 @@ class Refusals:
         if self._opaque is not None:
             return self._opaque
         if unfit_deletes is not None:
-            return f"have equality deletes that apply and {unfit_deletes}; let their writer apply them"
+            return f"have equality deletes that apply and {unfit_deletes}; rewrite these deletes"
         if sum(map(is_vector, position_deletes)) > 1:
             return "have more than one deletion vector, of which readers choose different ones"
         for delete in position_deletes:

@@ -84,27 +84,28 @@ class DeletedKeys:
         self, io: FileIO, deletes: Iterable[EqualityDelete], schema: Schema, names: NameMapping | None
     ) -> None:
         """Read the delete files. Raise `Unsupported` if they cannot be applied, or have too many keys."""
-        read: dict[Key, list[tuple[pa.RecordBatch, int]]] = defaultdict(list)
+        read: dict[Key, list[tuple[pa.RecordBatch, Numbers]]] = defaultdict(list)
         held_bytes = 0
         chosen = tuple(deletes)
         files = OpenedAhead(io, [DataPath.of(delete.file, PrefetchExtent.ALL) for delete in chosen])
         for delete in chosen:
             for batch in read_keys(files.take, delete, schema, names):
-                read[delete.field_ids].append((batch, delete.number))
+                read[delete.field_ids].append((batch, np.full(len(batch), delete.number, np.int64)))
                 held_bytes += batch.nbytes
                 if held_bytes > MAX_HELD_BYTES:
                     raise Unsupported(
                         f"the equality deletes up to {delete.path} take more than "
-                        f"{MAX_HELD_BYTES // 2**20} MiB in memory; let their writer apply them"
+                        f"{MAX_HELD_BYTES // 2**20} MiB in memory; run `lithify "
+                        "rewrite-equality-deletes`"
                     )
         self._sets = [
-            _KeySet(batches) for batches in read.values() if any(len(batch) for batch, _ in batches)
+            NewestDeletes(batches) for batches in read.values() if any(len(batch) for batch, _ in batches)
         ]
 
     def left(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
         """Return the rows, from a data file of this sequence number, that are not deleted."""
         for keys in self._sets:
-            deleted = keys.deleted(batch, number)
+            deleted = keys.of(batch) > number
             if deleted.any():
                 batch = batch.filter(pa.array(~deleted))
         return batch
@@ -137,12 +138,12 @@ class _Step:
         return places
 
 
-class _KeySet:
-    """Keys of the same columns; at least one key."""
+class NewestDeletes:
+    """The newest delete of each key; keys of the same columns, at least one."""
 
-    def __init__(self, batches: Sequence[tuple[pa.RecordBatch, int]]) -> None:
+    def __init__(self, batches: Sequence[tuple[pa.RecordBatch, Numbers]]) -> None:
+        """Each batch of keys has the sequence numbers of their deletes."""
         table = pa.Table.from_batches([batch for batch, _ in batches])
-        numbers = np.concatenate([np.full(len(batch), number, np.int64) for batch, number in batches])
         self._steps: list[_Step] = []
         places: Numbers = np.zeros(len(table), np.int64)
         for field in table.schema:
@@ -154,15 +155,14 @@ class _KeySet:
             places = step.places(pairs)
             self._steps.append(step)
         self._newest: Numbers = np.zeros(len(self._steps[-1].pairs), np.int64)
-        np.maximum.at(self._newest, places, numbers)
+        np.maximum.at(self._newest, places, np.concatenate([numbers for _, numbers in batches]))
 
-    def deleted(self, batch: pa.RecordBatch, number: int) -> npt.NDArray[np.bool_]:
-        """Return which rows of a file of this sequence number have a key that was deleted later."""
-        places: Numbers = np.zeros(len(batch), np.int64)
+    def of(self, rows: pa.RecordBatch) -> Numbers:
+        """Return the sequence number of the newest delete of each row's key; -1 if there is none."""
+        places: Numbers = np.zeros(len(rows), np.int64)
         for step in self._steps:
-            places = step.places(step.pair(places, batch.column(step.name)))
-        deleted: npt.NDArray[np.bool_] = (places >= 0) & (self._newest[places] > number)
-        return deleted
+            places = step.places(step.pair(places, rows.column(step.name)))
+        return np.where(places >= 0, self._newest[places], -1)
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

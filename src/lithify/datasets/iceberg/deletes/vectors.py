@@ -68,6 +68,9 @@ class DeletionVector:
     def __or__(self, other: DeletionVector) -> DeletionVector:
         return DeletionVector(self._bitmap | other._bitmap)
 
+    def __sub__(self, other: DeletionVector) -> DeletionVector:
+        return DeletionVector(self._bitmap - other._bitmap)
+
     @property
     def last(self) -> int:
         """Return the highest position; -1 if there is none."""

@@ -1,12 +1,14 @@
 """Periodic maintenance of a table by its coordinator, besides compaction.
 
 1. Garbage is collected, each kind as the settings say (`garbage`).
-2. If `lithify.rewrite-position-delete-files` is 1 in the table's properties or the settings, delete files are
-   dropped and merged once that is worth a snapshot (`rewrite_deletes`).
-3. Likewise manifests are rewritten (`lithify.rewrite-manifests`; `rewrite_manifests`).
-4. Likewise unneeded snapshots are expired, and files whose grace period is over are deleted
+2. If the table has more equality delete files than `lithify.max-equality-delete-files` in its properties or
+   the settings, unless that is 0, their rows are deleted by position instead (`rewrite_equality`).
+3. If `lithify.rewrite-position-delete-files` is 1, delete files are dropped and merged once that is worth a
+   snapshot (`rewrite_deletes`).
+4. Likewise manifests are rewritten (`lithify.rewrite-manifests`; `rewrite_manifests`).
+5. Likewise unneeded snapshots are expired, and files whose grace period is over are deleted
    (`lithify.expire-snapshots`; `expire`). Otherwise nothing is expired.
-5. If `lithify.remove-orphans` is 1, orphan files are deleted (`orphans`) once in each
+6. If `lithify.remove-orphans` is 1, orphan files are deleted (`orphans`) once in each
    `lithify.orphan-interval-seconds`, over all coordinators (`orphan_runs`). A refused run also waits for the
    interval, because it costs a listing of the whole location.
 
@@ -41,6 +43,7 @@ from lithify.datasets.iceberg.maintenance.orphan_runs import OrphanRuns
 from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_orphans
 from lithify.datasets.iceberg.policy import TablePolicy
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_equality import EqualityRewriter
 from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
 
 _log = logging.getLogger("lithify")
@@ -119,7 +122,9 @@ def _steps(
     if wanted is None:
         return
     if Duty.REWRITE in due.kinds:
-        # Delete files first, so that the manifests of that rewrite are merged with the rest.
+        # Each step leaves files for the next: new position delete files, and then manifests.
+        if wanted.max_equality_delete_files and "deletes" not in left_out:
+            yield "rewriting equality deletes", lambda done: _rewrite_equality(dataset, clock, done)
         if wanted.rewrite_position_delete_files and "deletes" not in left_out:
             yield "rewriting delete files", lambda done: _rewrite_deletes(dataset, clock, done)
         if wanted.rewrite_manifests and "manifests" not in left_out:
@@ -128,6 +133,20 @@ def _steps(
         yield "expiring snapshots", lambda done: _expire(dataset, clock, ids, due, done, observer)
     if wanted.remove_orphans and Duty.ORPHAN in due.kinds:
         yield "removing orphan files", lambda done: _remove_orphans(dataset, clock, ids, wanted, done)
+
+
+def _rewrite_equality(dataset: IcebergDataset, clock: Clock, done: GarbageCollected) -> GarbageCollected:
+    found = EqualityRewriter(dataset, clock).run(unasked=True)
+    if not found.is_done:
+        _log.warning("%s: no equality deletes were rewritten: %s", dataset.url, found.why)
+    elif found.removed:
+        _log.info(
+            "%s: rewrote %d equality delete files: %d rows are deleted by position now",
+            dataset.url,
+            len(found.removed),
+            found.deleted_rows,
+        )
+    return done
 
 
 def _rewrite_deletes(dataset: IcebergDataset, clock: Clock, done: GarbageCollected) -> GarbageCollected:

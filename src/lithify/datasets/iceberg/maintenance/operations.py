@@ -24,8 +24,9 @@ from lithify.datasets.iceberg.maintenance.orphans import OrphanOptions, remove_o
 from lithify.datasets.iceberg.maintenance.own_state import FolderIdentity
 from lithify.datasets.iceberg.maintenance.snapshot_pins import SNAPSHOT, snapshot_at
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
+from lithify.datasets.iceberg.rewriting.rewrite_equality import EqualityRewriter
 from lithify.datasets.iceberg.rewriting.rewrite_manifests import ManifestRewriter
-from lithify.datasets.iceberg.rewriting.view import show_deletes, show_manifests
+from lithify.datasets.iceberg.rewriting.view import show_deletes, show_equality, show_manifests
 from lithify.datasets.maintenance import ExpiryAsked, HoldRequest, MaintenanceResult, OrphansAsked
 from lithify.views.blocks import Shown
 
@@ -164,6 +165,11 @@ class TableMaintenance:
         return MaintenanceResult(found.outcome.value, found.outcome in DONE, shown)
 
     # Deletes and manifests
+
+    def rewrite_equality_deletes(self, *, dry_run: bool) -> MaintenanceResult:
+        found = EqualityRewriter(self._dataset, self._clock).run(dry_run=dry_run)
+        shown = show_equality(self._dataset.url, found)
+        return MaintenanceResult(found.outcome.value, found.is_done, shown)
 
     def rewrite_deletes(self, *, dry_run: bool) -> MaintenanceResult:
         found = DeleteRewriter(self._dataset, self._clock).run(dry_run=dry_run)

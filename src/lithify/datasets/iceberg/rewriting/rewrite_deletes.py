@@ -131,7 +131,7 @@ class DeleteRewriter:
             table = self._dataset.load()
             policy = self._dataset.policy(table, of_data=False)
             branch = check_deletes(table.metadata, policy.branch, self._dataset.url)
-            by_partition = _by_partition(table)
+            by_partition = is_by_partition(table, "file")
             self._dataset.lineage.check(table, self._dataset.load)
             parent = table.metadata.snapshot_by_name(branch)
             if parent is None:
@@ -353,9 +353,9 @@ def _facts(table: Table, head: _Head) -> dict[str, DeleteFacts]:
     return facts
 
 
-def _by_partition(table: Table) -> bool:
+def is_by_partition(table: Table, default: str) -> bool:
     """Return whether deletes of one data file are to be in the same files as others of its partition."""
-    text = properties_of(table.metadata).get(GRANULARITY, "file").lower()
+    text = properties_of(table.metadata).get(GRANULARITY, default).lower()
     if text not in ("partition", "file"):
         raise Refused(f"the table's property {GRANULARITY} is {text[:40]!r}; it must be partition or file")
     return text == "partition"

@@ -6,6 +6,7 @@ from typing import Any
 
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import RewritingDeletes
+from lithify.datasets.iceberg.rewriting.rewrite_equality import RewritingEquality
 from lithify.datasets.iceberg.rewriting.rewrite_manifests import RewritingManifests
 from lithify.views import text
 from lithify.views.blocks import Line, Shown, notes
@@ -23,6 +24,32 @@ def show_deletes(url: str, found: RewritingDeletes) -> Shown:
         "delete_files": found.delete_files,
     }
     return _shown(url, found, counts, (_deletes_line(found, removed_bytes),))
+
+
+def show_equality(url: str, found: RewritingEquality) -> Shown:
+    """Show which equality delete files a run rewrote or skipped, or would."""
+    removed_bytes = sum(file.file_size_in_bytes for file in found.removed)
+    keys = sum(file.record_count for file in found.removed)
+    counts = {
+        "rewritten_equality_delete_files_count": len(found.removed),
+        "rewritten_equality_delete_keys_count": keys,
+        "rewritten_bytes_count": removed_bytes,
+        "added_position_delete_files_count": len({file.file_path for file in found.added}),
+        "deleted_rows_count": found.deleted_rows,
+        "read_data_files_count": found.data_files,
+        "equality_delete_files": found.delete_files,
+    }
+    lead = f"Of {text.count(found.delete_files, 'equality delete file')} {len(found.removed):,} "
+    size = f"{keys:,} keys, {text.size(removed_bytes)}"
+    if found.outcome is RewriteOutcome.NOTHING_TO_DO:
+        line = f"Nothing to rewrite; the table has {text.count(found.delete_files, 'equality delete file')}."
+    elif found.dry_run:
+        files = text.count(found.data_files, "data file")
+        line = f"{lead}would be rewritten ({size}); the keys of {files} would be read."
+    else:
+        rows = text.count(found.deleted_rows, "row")
+        line = f"{lead}were rewritten ({size}); {rows} deleted by position instead."
+    return _shown(url, found, counts, (Line(line),))
 
 
 def show_manifests(url: str, found: RewritingManifests) -> Shown:
