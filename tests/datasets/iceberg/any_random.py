@@ -381,6 +381,19 @@ class Asked:
         return is_new and any(not manifest.sequence_number for manifest in self.manifests)
 
     @property
+    def has_partitions_of_two_types(self) -> bool:
+        """Whether a partition field has two types: version 1 keeps dropped fields, as `void`."""
+        columns = {
+            column.field_id: column.field_type
+            for schema in self.table.schemas().values()
+            for column in schema.fields
+        }
+        specs = [self.table.specs()[spec_id] for spec_id in {m.partition_spec_id for m in self.manifests}]
+        fields = [field for spec in specs for field in spec.fields if field.source_id in columns]
+        types = {(f.field_id, f.transform.result_type(columns[f.source_id])) for f in fields}
+        return len(types) > len({field.field_id for field in fields})
+
+    @property
     def has_zoned_nanos(self) -> bool:
         return any(isinstance(field.field_type, TimestamptzNanoType) for field in self.schema.fields)
 
@@ -394,6 +407,11 @@ MISSING: Sequence[tuple[str, str, Callable[[Asked], bool]]] = (
         lambda asked: asked.has_deletes_of_partitions,
     ),
     ("DuckDB", "it does not read manifests of version 1 any more", lambda asked: asked.has_old_manifests),
+    (
+        "DuckDB",
+        "it reads all manifests with the types of one partition spec, and aborts",
+        lambda asked: asked.has_partitions_of_two_types,
+    ),
     ("DuckDB", "it does not know timestamptz_ns", lambda asked: asked.has_zoned_nanos),
 )
 """The snapshots that PyIceberg 0.12 or DuckDB 1.5.5 is not asked about, and why."""
