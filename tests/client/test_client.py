@@ -29,7 +29,7 @@ PUBLIC = {
         "EngineError",
     ),
     *("Fenced", "Fleet", "Group", "HoldLapsed", "LithifyError", "Refused", "StoreError", "Unsupported"),
-    *("Dataset", "Job", "Proposals", "Proposed", "Result", "Service", "Status", "open"),
+    *("Dataset", "Job", "Mirror", "Proposals", "Proposed", "Result", "Service", "Status", "open", "restore"),
 }
 
 
