@@ -130,7 +130,7 @@ def test_what_cannot_be_compacted_is_said_by_every_command(
     assert "Nothing to compact" not in invoke("plan", *lake).stdout
     found = invoke("doctor", "--read-only", *lake)
     assert found.exit_code == 10
-    assert "delete-file-threshold" in found.stdout
+    assert "lithify rewrite-equality-deletes" in found.stdout
     maintained = invoke_json("maintain", *lake, exit_code=1)
     assert not maintained["is_done"]
 
