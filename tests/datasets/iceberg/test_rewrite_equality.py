@@ -33,7 +33,7 @@ from lithify.datasets.iceberg.deletes.key_matching import KeyMatcher
 from lithify.datasets.iceberg.format.listing import ManifestCache, read_listing
 from lithify.datasets.iceberg.format.publish import publish
 from lithify.datasets.iceberg.format.summary import MOVED_ROWS
-from lithify.datasets.iceberg.rewriting import rewrite_equality
+from lithify.datasets.iceberg.rewriting import head_rewrite
 from lithify.datasets.iceberg.rewriting.equality_plan import ColumnBounds, may_share_keys
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter
@@ -339,7 +339,7 @@ def meanwhile(patch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None
             waiting.pop(0)()
         return usual(*arguments)
 
-    patch.setattr(rewrite_equality, "publish", after_them)
+    patch.setattr(head_rewrite, "publish", after_them)
 
 
 def test_writers_commit_meanwhile(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

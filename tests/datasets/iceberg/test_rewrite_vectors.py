@@ -19,7 +19,7 @@ from lithify.datasets.iceberg.format.publish import publish
 from lithify.datasets.iceberg.format.replace import Added, Replacement, write
 from lithify.datasets.iceberg.io.closed_catalogs import ClosedCatalog
 from lithify.datasets.iceberg.maintenance.garbage import GarbageOptions, collect
-from lithify.datasets.iceberg.rewriting import rewrite_deletes
+from lithify.datasets.iceberg.rewriting import head_rewrite
 from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import DeleteRewriter, RewritingDeletes
 from tests.datasets.iceberg.hadoop_lake import HadoopLake, hadoop_lake
@@ -209,7 +209,7 @@ def test_uncommitted_vectors_are_garbage(upgraded: Table, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(rewrite_deletes, "publish", killed)
+        patch.setattr(head_rewrite, "publish", killed)
         with pytest.raises(KeyboardInterrupt):
             run(upgraded)
     root = Path(upgraded.location().removeprefix("file://"))

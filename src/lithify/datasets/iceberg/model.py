@@ -212,7 +212,7 @@ class TableState:
     """Live delete files of any kind."""
     policy: TablePolicy
     equality: EqualityCost = EqualityCost()
-    """What equality deletes cost readers."""
+    """The cost of equality deletes for readers."""
     is_timed: bool = True
     """Whether files are on a time axis; otherwise they have no order."""
     notes: tuple[str, ...] = ()

@@ -238,6 +238,10 @@ class Manifest:
         """Return the root tree, then the segments."""
         return (self.root, *self.segments)
 
+    def views_by_sst(self) -> dict[Ulid, View]:
+        """Return a view of each SST that the manifest names, by the SST's id."""
+        return {view.sst.id: view for tree in self.trees() for view in tree.views()}
+
     def tree(self, prefix: bytes) -> Tree | None:
         """Return the tree of that prefix (`b""` is the root), or `None` if there is no such segment."""
         return next((tree for tree in self.trees() if tree.prefix == prefix), None)

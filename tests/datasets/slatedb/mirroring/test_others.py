@@ -1,5 +1,5 @@
-"""What others do while a database is mirrored or restored: writers, compactors and collectors between any two
-requests, a store that fails, a checkpoint that is removed, a program that creates a database in the place."""
+"""Mirrors and restores beside other programs: writers, compactors and collectors between any two requests, a
+store that fails, a checkpoint that is removed, a program that creates a database in the place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drill(tmp_path: Path) -> Drill:
 
 
 def before_calls(meddle: Callable[[Call], object]) -> Callable[[ObjectStore], FaultyStore]:
-    """A store before whose calls somebody else does something; not while they do it."""
+    """A store before whose calls another program acts, but not while it does."""
     busy = [False]
 
     def decide(_number: int, call: Call) -> None:

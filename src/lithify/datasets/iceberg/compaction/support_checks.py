@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2, TableMetadataV3
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 
@@ -21,7 +21,7 @@ from lithify.datasets.iceberg.errors import NEWEST_FORMAT, newer_format
 from lithify.datasets.iceberg.format.bloom_filters import without_filters
 from lithify.datasets.iceberg.format.columns import why_opaque
 from lithify.datasets.iceberg.format.manifest_list import next_row_id
-from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector
+from lithify.datasets.iceberg.format.manifests import content_bytes, is_vector, why_unreadable
 from lithify.datasets.iceberg.format.row_ids import check_names
 from lithify.datasets.iceberg.format.sorting import unsortable
 from lithify.datasets.iceberg.format.table_properties import ignored, properties_of
@@ -209,10 +209,9 @@ class Refusals:
         those that apply to it."""
         if not self._reach.allows(data_file.file_path):
             return f"lie outside the folders that this table's files may use ({ALLOWED} of the catalog)"
-        if data_file.key_metadata is not None:
-            return "are encrypted"
-        if data_file.file_format != FileFormat.PARQUET:
-            return f"are in the format {data_file.file_format.value}, not Parquet"
+        unreadable = why_unreadable(data_file)
+        if unreadable is not None:
+            return unreadable
         if self._opaque is not None:
             return self._opaque
         if unfit_deletes is not None:

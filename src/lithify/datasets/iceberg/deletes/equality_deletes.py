@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
+from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import DoubleType, FloatType
 
+from lithify.datasets.iceberg.format.manifests import why_unreadable
 from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
 
 MAX_ROWS = 2_000_000
@@ -196,10 +197,9 @@ def _burden(delete: EqualityDelete, age: _Age, schema: Schema) -> Burden:
 
 
 def _why_unfit(delete: EqualityDelete, schema: Schema) -> str | None:
-    if delete.file.key_metadata is not None:
-        return "are encrypted"
-    if delete.file.file_format != FileFormat.PARQUET:
-        return f"are in the format {delete.file.file_format.value}, not Parquet"
+    unreadable = why_unreadable(delete.file)
+    if unreadable is not None:
+        return unreadable
     if not delete.field_ids:
         return "list no columns"
     fields = {field.field_id: field for field in schema.fields}

@@ -31,7 +31,7 @@ from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.iceberg.compaction.parquet_source import BATCH_ROWS
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_unfit
+from lithify.datasets.iceberg.format.columns import check_row_count, columns_of, open_file, why_unfit
 from lithify.datasets.iceberg.format.projection import Projection
 from lithify.datasets.iceberg.io.prefetch import DataPath, OpenedAhead, PrefetchExtent
 
@@ -67,11 +67,7 @@ def read_keys(
         missing = set(delete.field_ids) - {column.field_id for column in columns}
         if missing:
             raise CorruptObject(delete.path, f"has no column with the id {min(missing)}, by which it deletes")
-        if file.metadata.num_rows != delete.file.record_count:
-            raise CorruptObject(
-                delete.path,
-                f"has {file.metadata.num_rows} rows, but its manifest states {delete.file.record_count}",
-            )
+        check_row_count(file, delete.file)
         projection = Projection(columns, key_schema(schema, delete.field_ids), {}, delete.path)
         for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
             yield projection.apply(batch)

@@ -31,7 +31,13 @@ from pyiceberg.types import IcebergType, PrimitiveType, StructType, UnknownType
 from lithify.base.errors import CorruptObject, Unsupported
 from lithify.datasets.iceberg.compaction.parquet_source import BATCH_ROWS
 from lithify.datasets.iceberg.errors import translated
-from lithify.datasets.iceberg.format.columns import columns_of, open_file, why_opaque, why_unfit
+from lithify.datasets.iceberg.format.columns import (
+    check_row_count,
+    columns_of,
+    open_file,
+    why_opaque,
+    why_unfit,
+)
 from lithify.datasets.iceberg.format.projection import Projection
 from lithify.datasets.iceberg.kernel.keys import mix_texts, mix_words
 
@@ -138,9 +144,7 @@ class KeyColumns:
             missing = [column.field_id for column in self._columns if column.field_id not in stored]
             if is_delete and missing:
                 raise CorruptObject(path, f"has no column with the id {missing[0]}, by which it deletes")
-            if source.metadata.num_rows != file.record_count:
-                says = f"has {source.metadata.num_rows} rows, but its manifest states {file.record_count}"
-                raise CorruptObject(path, says)
+            check_row_count(source, file)
             wanted = {column.schema.fields[0].field_id for column in self._columns}
             # At least one column, so that batches have rows.
             read = [column for column in columns if column.field_id in wanted] or list(columns[:1])

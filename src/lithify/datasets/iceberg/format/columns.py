@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import (
@@ -49,6 +50,8 @@ from pyiceberg.types import (
     UnknownType,
     UUIDType,
 )
+
+from lithify.base.errors import CorruptObject
 
 _FIELD_ID = b"PARQUET:field_id"
 _INT96 = "INT96"
@@ -86,6 +89,15 @@ def open_file(stream: Any, dictionaries: Sequence[str] = (), metadata: Any = Non
         coerce_int96_timestamp_unit="us",
         pre_buffer=True,
     )
+
+
+def check_row_count(file: pq.ParquetFile, listed: DataFile) -> None:
+    """Raise `CorruptObject` if a file has other than the number of rows in its manifest."""
+    if file.metadata.num_rows != listed.record_count:
+        raise CorruptObject(
+            listed.file_path,
+            f"has {file.metadata.num_rows} rows, but its manifest states {listed.record_count}",
+        )
 
 
 def columns_of(schema: pa.Schema, names: NameMapping | None) -> tuple[FileColumn, ...]:

@@ -310,6 +310,16 @@ def is_vector(file: DataFile) -> bool:
     return bool(file.file_format == FileFormat.PUFFIN)
 
 
+def why_unreadable(file: DataFile) -> str | None:
+    """Return why the rows of a data file, or the keys of an equality delete file, cannot be read ("they …");
+    `None` if they can."""
+    if file.key_metadata is not None:
+        return "are encrypted"
+    if file.file_format != FileFormat.PARQUET:
+        return f"are in the format {file.file_format.value}, not Parquet"
+    return None
+
+
 ContentKey: TypeAlias = str | tuple[str, int]
 """The identity of an entry's content: its file's path, and of a deletion vector also its offset there."""
 

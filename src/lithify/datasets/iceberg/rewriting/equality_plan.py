@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.types import (
     BinaryType,
     DateType,
@@ -41,6 +41,7 @@ from pyiceberg.types import (
 from lithify.datasets.iceberg.deletes.equality_deletes import EqualityDelete
 from lithify.datasets.iceberg.deletes.key_columns import KeyColumns
 from lithify.datasets.iceberg.format.listing import Listing
+from lithify.datasets.iceberg.format.manifests import why_unreadable
 from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
 
 DeleteName = tuple[str, int]
@@ -162,11 +163,7 @@ def _find_data(listing: Listing, plan: EqualityPlan) -> None:
 def _why_left(listing: Listing, file: DataFile) -> str | None:
     if file.file_path in listing.repeated:
         return "are listed more than once"
-    if file.key_metadata is not None:
-        return "are encrypted"
-    if file.file_format != FileFormat.PARQUET:
-        return f"are in the format {file.file_format.value}, not Parquet"
-    return None
+    return why_unreadable(file)
 
 
 @dataclass(frozen=True, slots=True)

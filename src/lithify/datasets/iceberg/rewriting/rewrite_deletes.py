@@ -62,7 +62,7 @@ from lithify.datasets.iceberg.format.listing import (
 from lithify.datasets.iceberg.format.manifests import entries_in, manifests_of
 from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.format.partitions import Place, is_unpartitioned, place_of
-from lithify.datasets.iceberg.format.publish import Uncommitted, discard, prepare, publish, tries
+from lithify.datasets.iceberg.format.publish import Uncommitted, discard, prepare, tries
 from lithify.datasets.iceberg.format.replace import Added, SnapshotWriter
 from lithify.datasets.iceberg.format.replace import write as write_snapshot
 from lithify.datasets.iceberg.format.summary import deletes_summary
@@ -74,7 +74,12 @@ from lithify.datasets.iceberg.rewriting.delete_plan import (
     DeletePlan,
     plan_deletes,
 )
-from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.head_rewrite import (
+    RewriteOutcome,
+    Rewriting,
+    inputs_in_use,
+    published,
+)
 from lithify.datasets.iceberg.rewriting.rewrite_vectors import plan_vectors, write_planned
 
 MIN_FILES = 5
@@ -136,7 +141,7 @@ class DeleteRewriter:
             parent = table.metadata.snapshot_by_name(branch)
             if parent is None:
                 return done
-            busy = self._busy()
+            busy = inputs_in_use(self._dataset)
             if table.metadata.format_version > 2:
                 outcome = self._rewrite_vectors(table, branch, busy, done, unasked=unasked)
                 if outcome is not None:
@@ -162,12 +167,6 @@ class DeleteRewriter:
                 return done
         done.lose()
         return done
-
-    def _busy(self) -> frozenset[str]:
-        """Return the inputs of active compactions."""
-        ledger = self._dataset.ledger()
-        active = ledger.active() if ledger is not None else ()
-        return frozenset(path for compaction in active for path in compaction.spec.inputs)
 
     def _look(self, table: Table, parent: Snapshot, busy: frozenset[str]) -> _Head:
         with translated(f"listing the delete files of {self._dataset.url}"):
@@ -227,10 +226,8 @@ class DeleteRewriter:
                 discard(table.io, [path])  # no position was in the data files
         prepared = write_snapshot(table, branch, head, replacement, {}, self._dataset.dated_ms())
         written = (*prepared.written, *([path] if replacement.added else []))
-        if uncommitted.is_too_late(self._clock) or not publish(table, prepared, self._dataset.load):
-            discard(table.io, written)
+        if not published(self._dataset, self._clock, table, prepared, uncommitted, written):
             return None
-        self._dataset.lineage.advance(self._dataset.load())
         done.added = [added.file for added in replacement.added]
         return RewriteOutcome.REWRITTEN
 
@@ -275,16 +272,11 @@ class DeleteRewriter:
         summary = deletes_summary(head.parent.summary, gone, new)
         written = (*writer.written, *(file.file_path for file in new))
         now_ms = self._dataset.dated_ms()
-        if uncommitted.is_too_late(self._clock):
-            discard(table.io, written)
-            return None
         prepared = prepare(
             table, branch, head.parent, writer.snapshot_id, listed, summary, now_ms, written, writer.written
         )
-        if not publish(table, prepared, self._dataset.load):
-            discard(table.io, written)
+        if not published(self._dataset, self._clock, table, prepared, uncommitted, written):
             return None
-        self._dataset.lineage.advance(self._dataset.load())
         done.removed, done.added, done.dangling = gone, new, len(plan.dangling) + work.emptied
         return RewriteOutcome.REWRITTEN
 

@@ -55,7 +55,7 @@ from lithify.datasets.iceberg.format.listing import Listing, ManifestCache, list
 from lithify.datasets.iceberg.format.manifests import is_vector, key_of
 from lithify.datasets.iceberg.format.ownership import manifest_prefix, mark_of
 from lithify.datasets.iceberg.format.partitions import Place, place_of
-from lithify.datasets.iceberg.format.publish import Uncommitted, discard, publish, tries
+from lithify.datasets.iceberg.format.publish import Uncommitted, tries
 from lithify.datasets.iceberg.format.replace import Added, Replacement, obsolete_deletes
 from lithify.datasets.iceberg.format.replace import write as write_snapshot
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
@@ -68,7 +68,12 @@ from lithify.datasets.iceberg.rewriting.equality_plan import (
     KeyGroup,
     plan_equality,
 )
-from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.head_rewrite import (
+    RewriteOutcome,
+    Rewriting,
+    inputs_in_use,
+    published,
+)
 from lithify.datasets.iceberg.rewriting.rewrite_deletes import is_by_partition
 
 MAX_ROWS = 4_000_000
@@ -117,8 +122,8 @@ class _Found:
         """Return whether none of the group's deletes can be removed, whatever its other data files have."""
         kept_from = min((number for _, number in self.failed), default=inf)
         return all(
-            delete.number > kept_from or name in self.unread
-            for delete, name in zip(group.deletes, group.names, strict=True)
+            delete.number > kept_from or (delete.path, delete.number) in self.unread
+            for delete in group.deletes
         )
 
 
@@ -146,10 +151,12 @@ class EqualityRewriter:
             files = _equality_files(table, branch, cache)
             if wanted is None:
                 wanted, done.delete_files = frozenset(files), len(files)
-            head = read_listing(table, branch, cache) if files else None
-            if head is None or (unasked and done.delete_files <= policy.max_equality_delete_files):
+            if unasked and done.delete_files <= policy.max_equality_delete_files:
                 return done
-            plan = plan_equality(head, self._busy(), wanted)
+            head = read_listing(table, branch, cache) if files else None
+            if head is None:
+                return done
+            plan = plan_equality(head, inputs_in_use(self._dataset), wanted)
             done.notes = count_notes(plan.left, of=_LEFT)
             if not plan.groups:
                 return done
@@ -167,11 +174,6 @@ class EqualityRewriter:
                 return done
         done.lose()
         return done
-
-    def _busy(self) -> frozenset[str]:
-        ledger = self._dataset.ledger()
-        active = ledger.active() if ledger is not None else ()
-        return frozenset(path for compaction in active for path in compaction.spec.inputs)
 
     def _commit(
         self,
@@ -197,10 +199,9 @@ class EqualityRewriter:
         with translated(f"writing deletes of {self._dataset.url}"):
             change.write(deletes)
         prepared = write_snapshot(table, branch, head, change.replacement, {}, self._dataset.dated_ms())
-        if uncommitted.is_too_late(self._clock) or not publish(table, prepared, self._dataset.load):
-            discard(table.io, (*prepared.written, *deletes))
+        written = (*prepared.written, *deletes)
+        if not published(self._dataset, self._clock, table, prepared, uncommitted, written):
             return None
-        self._dataset.lineage.advance(self._dataset.load())
         removed = change.replacement.removed.values()
         done.removed = [entry.data_file for entry in removed if _is_equality(entry)]
         done.added = [added.file for added in change.replacement.added]
@@ -288,6 +289,10 @@ class _Change:
         self._rows: dict[str, DeletionVector] = {}
         """The rows to delete, by the path of their data file."""
         self._entries: dict[str, ManifestEntry] = {}
+        self._deletes = {
+            entry.data_file.file_path: entry for entry in head.entries(DataFileContent.EQUALITY_DELETES)
+        }
+        """By path; a plan has none that is listed more than once."""
         self.replacement = Replacement()
         self.deleted_rows = 0
 
@@ -299,11 +304,11 @@ class _Change:
             vector = found.rows.get(name)
             if name not in found.rows or (vector is not None and not self._can_delete(entry)):
                 kept_from = min(kept_from, number)
-        removed = {
-            delete.path
+        removed = [
+            self._deletes[delete.path]
             for delete in group.deletes
             if delete.number <= kept_from and (delete.path, delete.number) not in found.unread
-        }
+        ]
         if not removed:
             return
         for entry in group.data:
@@ -311,11 +316,7 @@ class _Change:
             if vector is not None and self._can_delete(entry):
                 self._rows[path] = self._rows[path] | vector if path in self._rows else vector
                 self._entries[path] = entry
-        self.replacement.removed |= {
-            key_of(entry.data_file): entry
-            for entry in self._head.entries(DataFileContent.EQUALITY_DELETES)
-            if entry.data_file.file_path in removed
-        }
+        self.replacement.removed |= {key_of(entry.data_file): entry for entry in removed}
 
     def _can_delete(self, entry: ManifestEntry) -> bool:
         """Return whether the deletes by position of a data file can be read."""

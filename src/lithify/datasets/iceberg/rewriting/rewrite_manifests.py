@@ -68,12 +68,11 @@ from lithify.datasets.iceberg.format.publish import (
     Uncommitted,
     discard,
     prepare,
-    publish,
     tries,
 )
 from lithify.datasets.iceberg.format.table_properties import locations_of, properties_of
 from lithify.datasets.iceberg.format.time_column import find_axis
-from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting
+from lithify.datasets.iceberg.rewriting.head_rewrite import RewriteOutcome, Rewriting, published
 from lithify.datasets.iceberg.rewriting.manifest_merge import ManifestMerge
 
 MAX_SLOW_TRIES = 2
@@ -273,10 +272,8 @@ class ManifestRewriter:
             "entries-processed": entries,
         }
         prepared = self._prepare(table, branch, parent, work, [*new, *kept], counts)
-        if self._is_old(work) or not publish(table, prepared, self._dataset.load):
-            discard(table.io, prepared.written)
+        if not published(self._dataset, self._clock, table, prepared, work.uncommitted, prepared.written):
             return False
-        self._dataset.lineage.advance(self._dataset.load())
         done.outcome, done.rewritten, done.added = RewriteOutcome.REWRITTEN, len(gone), len(new)
         done.entries, done.manifests = entries, len(new) + len(kept)
         return True

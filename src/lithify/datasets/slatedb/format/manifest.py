@@ -480,7 +480,7 @@ def _optional(convert: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _manifest_record(manifest: Manifest) -> _ManifestV2Record:
-    ssts = {view.sst.id: view.sst for tree in manifest.trees() for view in tree.views()}
+    ssts = {sst_id: view.sst for sst_id, view in manifest.views_by_sst().items()}
     return _ManifestV2Record(
         manifest_id=0,
         external_dbs=tuple(map(_external_db_record, manifest.external_dbs)) or None,

@@ -36,8 +36,7 @@ _INDEX = TableType("SsTableIndex", _IndexRecord, (required(tables(_BLOCK_META)),
 
 def check_not_transformed(store: ObjectStore, paths: DatabasePaths, manifest: Manifest, url: str) -> None:
     """Raise `Refused` if the smallest indexes of the database are undamaged but cannot be decoded."""
-    views = {view.sst.id: view for tree in manifest.trees() for view in tree.views()}
-    smallest = sorted(views.values(), key=lambda view: view.sst.info.index_len)[:WITNESSES]
+    smallest = sorted(manifest.views_by_sst().values(), key=lambda view: view.sst.info.index_len)[:WITNESSES]
     locate = Locator(store, paths, manifest)
     if smallest and all(_is_transformed(store, locate, view) for view in smallest):
         raise Refused(

@@ -36,7 +36,7 @@ from lithify.datasets.slatedb.format.manifest import decode_manifest, may_follow
 from lithify.datasets.slatedb.format.paths import MANIFEST_SUFFIX, DatabasePaths
 from lithify.datasets.slatedb.mirroring import state as states
 from lithify.datasets.slatedb.mirroring.copying import COPIES_AT_ONCE, ObjectCopier
-from lithify.datasets.slatedb.mirroring.needs import lacking_wal, views_of
+from lithify.datasets.slatedb.mirroring.needs import lacking_wal
 from lithify.datasets.slatedb.mirroring.pin import PinLapsed, SourcePin
 from lithify.datasets.slatedb.mirroring.state import CopiedManifest, KeepPolicy, MirrorState, RestorePoint
 from lithify.datasets.slatedb.mirroring.target import MirrorTarget
@@ -241,7 +241,9 @@ class DatabaseMirror:
     def _missing(self, manifest: Manifest) -> dict[Ulid, View]:
         """Return a view of each SST that the target lacks."""
         return {
-            i: view for i, view in views_of(manifest).items() if i not in self._sizes or i not in self._uses
+            i: view
+            for i, view in manifest.views_by_sst().items()
+            if i not in self._sizes or i not in self._uses
         }
 
     def _copy_ssts(self, chosen: _Chosen, missing: Mapping[Ulid, View], pin: SourcePin | None) -> int:
@@ -313,7 +315,7 @@ class DatabaseMirror:
     def _publish(self, point: RestorePoint, chosen: _Chosen | None) -> None:
         uses = self._uses
         if chosen is not None:
-            ssts = {i: self._sizes[i] for i in views_of(chosen.manifest)}
+            ssts = {i: self._sizes[i] for i in chosen.manifest.views_by_sst()}
             self._target.add_manifest(chosen.id, chosen.data, CopiedManifest(ssts))
             if all(p.manifest_id != chosen.id for p in self._now().points):
                 uses = uses + Counter(ssts.keys())

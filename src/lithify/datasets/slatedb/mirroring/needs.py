@@ -1,4 +1,4 @@
-"""What a restore point needs, and what its mirror lacks of that. Pure."""
+"""The objects that a restore point needs, and those that its mirror lacks. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from lithify.base.ids import Ulid
 from lithify.datasets.slatedb.mirroring.state import CopiedManifest, RestorePoint
-from lithify.datasets.slatedb.model import Manifest, View
+from lithify.datasets.slatedb.model import Manifest
 from lithify.store.objects import ObjectMeta
-
-
-def views_of(manifest: Manifest) -> dict[Ulid, View]:
-    """Return a view of each SST that the manifest names."""
-    return {view.sst.id: view for tree in manifest.trees() for view in tree.views()}
 
 
 def lacking(
@@ -24,7 +19,7 @@ def lacking(
 ) -> Iterator[str]:
     """Yield what is lacking or wrong for a point, given its manifest, the list of that manifest's SSTs, and
     the mirror's objects."""
-    if copied.ssts.keys() != views_of(manifest).keys():
+    if copied.ssts.keys() != manifest.views_by_sst().keys():
         yield "the list of SSTs is not that of its manifest"
     if manifest.replay_after_wal_id != point.wal_after or manifest.wal_id_last_seen > point.wal_to:
         yield "its files of the write-ahead log are not those that its manifest needs"

@@ -82,7 +82,8 @@ def restore(
     report = RestoreReport(
         state.source, point, len(copied.ssts), len(wal_ids), sum(copied.ssts.values()) + point.wal_bytes
     )
-    claim, restored = _claim(mirror, manifest, point), encode_manifest(as_new(manifest, point))
+    new = as_new(manifest, point)
+    claim, restored = _claim(mirror, new, point), encode_manifest(new)
     if there is None:
         if found := first_object(copier.target, place):
             raise Refused(
@@ -108,10 +109,9 @@ def as_new(manifest: Manifest, point: RestorePoint) -> Manifest:
     return replace(manifest, checkpoints=(), external_dbs=(), compactor_epoch=0, wal_id_last_seen=wal_to)
 
 
-def _claim(mirror: MirrorTarget, manifest: Manifest, point: RestorePoint) -> bytes:
+def _claim(mirror: MirrorTarget, restored: Manifest, point: RestorePoint) -> bytes:
     """Return the manifest that claims a place for a point: of a database without data, whose
-    write-ahead log goes on after the point's."""
-    restored = as_new(manifest, point)
+    write-ahead log goes on after the point's. `restored` is the manifest of the restored database."""
     empty = replace(
         restored,
         initialized=False,

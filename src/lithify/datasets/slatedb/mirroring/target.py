@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from lithify.base.clock import Clock
@@ -82,9 +83,7 @@ class MirrorTarget:
                 state = self._decode(version)
                 if state.source != source:
                     raise Refused(f"{self.url} is the mirror of {state.source}; use another place")
-                state = MirrorState(
-                    FORMAT, source, session, state.points, state.copying, state.doomed, state.wal_gone
-                )
+                state = replace(state, session=session)
             return encode_state(state, self.url)
 
         return self._updated(change)
