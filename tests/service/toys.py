@@ -109,6 +109,9 @@ class ToyDataset:
     def identify(self, spec: ToySpec) -> TaskIdentity:
         return TaskIdentity(spec.unit, spec.unit, frozenset(), frozenset())
 
+    def why_unclaimable(self, compaction: AnyCompaction, ledger: AnyLedger) -> None:
+        """Any may be claimed."""
+
     def output_name(self, output: str) -> str:
         return output
 
